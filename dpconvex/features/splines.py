@@ -134,7 +134,7 @@ class SplineBlock:
         if not rest:
             return first
         spread = sp.kron(first, np.ones((1, rest[0].shape[1])), format="csr")
-        return sp.csr_array(spread.multiply(sp.kron(np.ones((1, first.shape[1])), rest[0])))
+        return sp.csr_array(spread.multiply(sp.kron(sp.csr_array(np.ones((1, first.shape[1]))), rest[0])))
 
 
 @dataclass(eq=False, repr=False)

@@ -379,5 +379,6 @@ def regularize(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Arr
         for own, more in equal_columns(size * scores.squares(ridge)):
             found[:, own] = np.linalg.solve(block + np.diag(more), pulled[:, own])
         return scores.coordinates(found)
-    whole = sp.csr_array(scores.to_table.T @ sp.kron(scores.table_projection, block, format="csr") @ scores.to_table)
+    spread = sp.kron(sp.csr_array(scores.table_projection), block, format="csr")
+    whole = sp.csr_array(scores.to_table.T @ spread @ scores.to_table)
     return least_point(form, whole, whole @ theta + (0.0 if pull is None else pull), size)

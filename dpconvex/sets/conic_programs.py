@@ -64,7 +64,7 @@ class ConicForm:
         Without a cost, the answer may be inaccurate.  The solver's tolerances suit numbers of size 1: `unit` is the approximate
         size of theta, or of its coordinates.
         """
-        units, upper = self.units(unit), sp.coo_array(sp.triu(hessian))
+        units, upper = self.units(unit), sp.coo_array(sp.triu(sp.csc_array(hessian)))
         place = [self.columns.start + coordinate for coordinate in upper.coords]
         curved, pull = sp.csc_array((upper.data, place), shape=(len(units), len(units))), (cost or 0.0) * self.cost[1]
         pull[self.columns] += slope
@@ -100,7 +100,7 @@ def clarabel_answer(
     settings.verbose = False
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
     try:
-        upper = sp.csc_array(sp.triu(hessian / scale))
+        upper = sp.csc_array(sp.triu(sp.csc_array(hessian / scale)))
         found = clarabel.DefaultSolver(upper, slope / scale, matrix, offset, named, settings).solve()
     except BaseException as error:  # a panic of the solver is not an Exception
         if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
