@@ -127,6 +127,7 @@ class Partitions:
         >>> schema = dp.Schema({"age": (0, 100)}, label="sick", labels=["no", "yes"])
         >>> dp.Partitions.from_query(connection, "SELECT * FROM visits", schema, by="id").sizes
         (2,)
+        >>> connection.close()
         """
 
         def wanted(names: list[str]) -> list[str]:

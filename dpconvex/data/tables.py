@@ -257,9 +257,12 @@ def plain(entry: Any) -> Any:
     if isinstance(entry, (complex, np.complexfloating)) and entry.imag == 0:
         return float(entry.real)  # one complex number makes all others of a column complex
     if isinstance(entry, np.generic) and not isinstance(entry, (*SINGLE, np.timedelta64)):
-        time = isinstance(entry, np.datetime64)
-        found = (entry.astype("datetime64[us]") if time else entry).item()
-        entry = entry if time and isinstance(found, int) else found  # outside the years of Python
+        if isinstance(entry, np.datetime64):
+            year = 1970 + int(entry.astype("datetime64[Y]").astype(int))
+            if not (np.isnat(entry) or datetime.MINYEAR <= year <= datetime.MAXYEAR):
+                return entry  # microseconds would overflow
+            entry = entry.astype("datetime64[us]")
+        entry = entry.item()
     stamp: Any = entry if isinstance(entry, datetime.datetime) and hasattr(entry, "to_pydatetime") else None
     if stamp is not None:  # a pandas Timestamp, with nanoseconds
         with suppress(ValueError):

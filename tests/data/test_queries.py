@@ -179,8 +179,14 @@ def test_what_is_no_query_is_refused_before_anything_is_read(tmp_path):
     refused(dp.DomainError, "partition 0: the query failed", dp.solve, LEARNER, parts, dp.Privacy(1.0), seed=1)
 
 
-def test_entries_of_a_block_keep_their_types_beside_others():
-    connection, labels = sqlite3.connect(":memory:"), [1, "1", 2**53, 2**53 + 1, 0.5, b"a", "a"]
+@pytest.fixture
+def connection():
+    with contextlib.closing(sqlite3.connect(":memory:")) as opened:
+        yield opened
+
+
+def test_entries_of_a_block_keep_their_types_beside_others(connection):
+    labels = [1, "1", 2**53, 2**53 + 1, 0.5, b"a", "a"]
     connection.execute("CREATE TABLE labels (id INTEGER, x REAL, y)")
     connection.executemany("INSERT INTO labels VALUES (?, 0.5, ?)", list(enumerate(labels)))
     parts = dp.Partitions.from_query(connection, "SELECT x, y FROM labels ORDER BY id", by=None)
@@ -188,11 +194,10 @@ def test_entries_of_a_block_keep_their_types_beside_others():
     assert record.validate(parts).added_up(lambda batch, _: [batch.group.tolist()], None) == [list(range(len(labels)))]
 
 
-def test_identifiers_come_with_the_rows_of_a_query_and_in_no_other_order(tmp_path):
+def test_identifiers_come_with_the_rows_of_a_query_and_in_no_other_order(connection):
     """Rows come in the order of the query: identifiers in the order of the table would be those of other people."""
     who = ["A"] * 12 + [f"B{k}" for k in range(88)]
     order = np.random.default_rng(0).permutation(100)
-    connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE visits (who TEXT, age INTEGER, sick TEXT)")
     table = [(who[k], int(k), "yes" if who[k] == "A" else "no") for k in order]
     connection.executemany("INSERT INTO visits VALUES (?, ?, ?)", table)

@@ -130,6 +130,7 @@ ODD = {
     "a NUL in a path": lambda: SCHEMA.encode("a\0b.csv"),
     "text after a day": lambda: DAYS.encode(aged(["2021-01-01garbage", "2021-01-01"], "since")),
     "a time far from now": lambda: DAYS.encode(aged(np.array([10**15, 0], "M8[s]"), "since")),
+    "a time that wraps into our years": lambda: DAYS.encode(aged(np.array([2**64 // 10**6 + 9, 0], "M8[s]"), "since")),
     "bounds in a set": lambda: dp.Schema({"age": {0, 100}}, "sick", ["no", "yes"]),
     "a set of labels": lambda: dp.Schema({"age": (0, 100)}, "sick", {"no", "yes"}),
     **{

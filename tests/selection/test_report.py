@@ -18,6 +18,7 @@ from refused import refused
 
 import dpconvex as dp
 
+DECIMAL = re.compile(r"\d+\.\d+")
 GOLDEN = Path(__file__).with_name("report.txt")
 VOID = {"meta", "br", "rect", "path", "polyline", "polygon", "circle"}
 SCHEMA = dp.Schema({"age": (0, 100), "<b>ward": {"levels": ["a & b", "c"]}}, "sick", ["no", "yes"])
@@ -95,7 +96,10 @@ def test_the_text_of_a_report_is_what_was_agreed(tmp_path):
     if not GOLDEN.exists():
         GOLDEN.write_text("\n".join(texts) + "\n", encoding="utf-8")
         raise AssertionError("written anew: look at it")
-    assert texts == GOLDEN.read_text(encoding="utf-8").splitlines()
+    told, agreed = ("\n".join(texts), GOLDEN.read_text(encoding="utf-8").rstrip("\n"))
+    assert DECIMAL.sub("#", told) == DECIMAL.sub("#", agreed)
+    numbers = ([float(number) for number in DECIMAL.findall(text)] for text in (told, agreed))
+    assert next(numbers) == pytest.approx(next(numbers), rel=0.01)  # versions of SciPy differ in the third digit
 
 
 def learnt(otherwise=None, **changes):
