@@ -14,7 +14,7 @@ from dpconvex.errors import DomainError, DPConvexError
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.optim.adaptive_descent import score_model
+from dpconvex.optim.adaptive_descent import AdaptiveDescent
 from dpconvex.optim.class_descent import take_steps
 from dpconvex.optim.newton_step import HESSIAN, LEAST_ROOT, STAYS, NewtonPoint, NewtonStep
 from dpconvex.optim.noisy_metrics import row_metric
@@ -55,7 +55,7 @@ def estimate_with_covariance(
     fit = Fit(looks, public, level, certificate.size)
     with overflows():
         if start is None:
-            table, hessian, _, longer, *_ = score_model(replace(fit, level=fit.level_of(STEPS)))
+            table, hessian, _, longer, *_ = AdaptiveDescent(replace(fit, level=fit.level_of(STEPS))).run()
             left = 1 - STEPS
         else:
             table = longer = scores.table(form.space.pack(start)) / looks.units

@@ -70,18 +70,9 @@ def descend_adaptively(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
     start, late = fit.public.start_table, form if ridge_of(form) is None else None
     pulled = pulls(form) or start is not None
-    table, hessian, noise, _, pull = score_model(fit, 0.0 if start is None else start, form if pulled else None, late)
+    steps = AdaptiveDescent(fit, 0.0 if start is None else start, form if pulled else None, late)
+    table, hessian, noise, _, pull = steps.run()
     return fit.looks.parameters(table) if pulled else regularize(fit, form, table, hessian, pull), noise
-
-
-def score_model(
-    fit: Fit, begin: Array | float = 0.0, form: LossForm | None = None, late: LossForm | None = None
-) -> ScoreModel:
-    """Take all steps, from the table `begin`; `form` and `late` are those of `AdaptiveDescent`."""
-    steps = AdaptiveDescent(fit, begin, form, late)
-    for t in range(steps.rounds):
-        steps.take_step(t)
-    return steps.model()
 
 
 class AdaptiveDescent:
@@ -91,7 +82,9 @@ class AdaptiveDescent:
     place, one follows if curvatures differ, labels are classes or records are few.
     """
 
-    def __init__(self, fit: Fit, begin: Array | float, form: LossForm | None, late: LossForm | None) -> None:
+    def __init__(
+        self, fit: Fit, begin: Array | float = 0.0, form: LossForm | None = None, late: LossForm | None = None
+    ) -> None:
         self.fit = fit = replace(fit, public=fit.public.of_steps)
         self.looks, self.public, scores = fit.looks, fit.public, fit.looks.scores
         self.columns, spent = float(np.trace(scores.table_projection)), truncate_rows(fit)
@@ -177,7 +170,7 @@ class AdaptiveDescent:
         self.min_curvature = 0.0 if public.curvature_varies else public.curvature / MAX_RISE
         if public.vanishes:
             self.min_curvature = start.min_curvature if start else public.curvature
-        # The last gradient and step, what is ahead of each direction, and the variance of noise, as kept and as likely
+        # The last gradient and step, the part of the way that remains by direction, and the variance of noise in both metrics
         self.gradient, self.last_step = np.zeros(looks.scores.shape), np.zeros(looks.scores.shape)
         self.remaining = np.ones(len(self.metric.signal))
         self.variance, self.denoised = np.zeros((2, len(self.remaining)))
@@ -276,8 +269,10 @@ class AdaptiveDescent:
             return np.asarray(np.linalg.solve(self.matrix.T, table)), scores.to_table.T @ moved.T.ravel()
         return point, None
 
-    def model(self) -> ScoreModel:
-        """Return the last point, shrunk for the noise of the steps, as a model of the scores."""
+    def run(self) -> ScoreModel:
+        """Take all steps; return the last point, shrunk for the noise of the steps, as a model of the scores."""
+        for t in range(self.rounds):
+            self.take_step(t)
         metric, matrix, whole = self.metric, self.matrix, self.point
         part = min(1.0, FEWER / self.many) * (1 - 1 / (2 * metric.effective_dim * self.columns))
         weights = np.maximum(metric.denoised, MIN_SIGNAL)

@@ -79,21 +79,13 @@ def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tu
 
 def descend_for_classes(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
-    table, hessian, moved, _, pull = class_score_model(fit, form)
+    table, hessian, moved, _, pull = ClassDescent(fit, form).run()
     theta, ridge = fit.looks.parameters(table), ridge_of(form, free=False)
     if ridge_of(form) is not None:
         return theta, moved
     if pull is None and ridge is not None:
         pull = fit.size * ridge * theta
     return regularize(fit, form, table, hessian, pull), moved
-
-
-def class_score_model(fit: Fit, form: LossForm) -> ScoreModel:
-    """Take all steps; the Hessian is about that of the loss, without regularizer."""
-    steps = ClassDescent(fit, form)
-    for t in range(steps.rounds):
-        steps.take_step(t)
-    return steps.model()
 
 
 class ClassDescent:
@@ -178,8 +170,10 @@ class ClassDescent:
         self.pull_average += self.implicit.pull * weight
         self.feasible_average += self.implicit.feasible * weight
 
-    def model(self) -> ScoreModel:
-        """Return the average of the last points, with its length and its constants set by more noisy sums."""
+    def run(self) -> ScoreModel:
+        """Take all steps; return the average of the last points, with its length and its constants set by more noisy sums."""
+        for t in range(self.rounds):
+            self.take_step(t)
         fit, scores, public, metric = self.fit, self.looks.scores, self.public, self.metric
         average = self._shortened()
         table, inverse = self.matrix.T @ average, np.linalg.inv(self.matrix)

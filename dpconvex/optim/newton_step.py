@@ -51,7 +51,7 @@ class NewtonStep:
 
     fit: Fit
     basis: sp.csc_array  # of directions along which the loss changes, orthonormal, shape (dim, p)
-    table: Array  # Where the step begins, as `score_model` returns it, shape (rows, columns)
+    table: Array  # Where the step begins, as `AdaptiveDescent` returns it, shape (rows, columns)
     hessian: Array  # About the Hessian by one of the columns, shape (rows, rows)
     longer: Array  # The table as it was before the steps shortened it for its noise, shape (rows, columns)
     identified: tuple[Array, Array]  # As of the form

@@ -36,7 +36,7 @@ class Metric:
     signal: Array  # shape (rows,): the part of each direction that is not noise
     root: Array  # shape (rows,): of the second moment with the ridge, by direction
     vectors: Array
-    denoised: Array  # shape (rows,): as kept, where eigenvalues that noise hides share what is left of the trace
+    denoised: Array  # shape (rows,): as `signal`, where eigenvalues that noise hides share what is left of the trace
     base: Array | None = None  # What rows are multiplied by first
 
     @classmethod

@@ -7,8 +7,8 @@ import numpy as np
 
 from dpconvex.data.batch import Batch
 from dpconvex.mechanisms.noisy_frank_wolfe import vertex_reach
-from dpconvex.optim.adaptive_descent import score_model
-from dpconvex.optim.class_descent import class_score_model
+from dpconvex.optim.adaptive_descent import AdaptiveDescent
+from dpconvex.optim.class_descent import ClassDescent
 from dpconvex.optim.slope_histograms import SEEN, UNCLIPPED, Fit
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.projections import AxisHull, ConvexSet
@@ -39,7 +39,7 @@ def descend_on_vertices(
 
     if scores.has_constant:
         alone, left = part(np.arange(0), CONSTANT_SHARE), left - CONSTANT_SHARE
-        plain[-1] = score_model(alone).table[-1] * alone.looks.constant
+        plain[-1] = AdaptiveDescent(alone).run().table[-1] * alone.looks.constant
     clip = usual_length(looks, plain / looks.units, fit.level_of(LENGTHS_SHARE), public.slope * widest, size)
     own = (reach[:, scores.indices] / scores.scale)[:, :features]
     own = np.where(scores.scale[:features] < 0, -own[::-1], own)
@@ -47,11 +47,11 @@ def descend_on_vertices(
     rest = part(np.sort(np.array(found, dtype=np.int64)), left, fit.rounds)
     last = rest.looks
     if public.is_lipschitz and form.template.record.discrete:
-        table, hessian, *_ = class_score_model(rest, form)
+        table, hessian, *_ = ClassDescent(rest, form).run()
         table = table / hull_stretch(last.parameters(table), form)
     else:
         begin = simplex_center(form)[last.scores.indices] * last.scores.scale
-        table, hessian, *_ = score_model(rest, begin)
+        table, hessian, *_ = AdaptiveDescent(rest, begin).run()
     inside = last.scores.scale[:, 0] / last.units[:, 0]
     return minimise_on_hull(last.parameters(table), hessian * np.outer(inside, inside), form, last.scores.indices, size)
 

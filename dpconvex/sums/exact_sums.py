@@ -147,12 +147,8 @@ class RecordBlock:
         look, found = self.look, self.look.nothing
         found.gradient = gradient
         if look.probe is not None:
-            bent = look.probe.size > 0
-            along = (
-                self.curvatures(look.probe)
-                if bent
-                else np.einsum("kn,kn->n", self.slopes, self.forms)[: self.block.count]
-            )
+            bent, count = look.probe.size > 0, self.block.count
+            along = self.curvatures(look.probe) if bent else np.einsum("kn,kn->n", self.slopes, self.forms)[:count]
             shares = capped(along, look.cap, 0.0 if bent else -1.0)
             # In multiples of 2^-20, towards 0.
             found.along = np.trunc(shares * 2.0**CURVATURE_BITS).astype(np.int64).sum(keepdims=True)
