@@ -98,7 +98,7 @@ class NewtonStep:
         rest = part(1 - share - MOMENT_SHARE - LENGTHS_SHARE - ROUGH - NEARER)
         slope, clip, self.gradient_noise = self.gradient(part(LENGTHS_SHARE * 2 / 5), rest, self.is_steep)
         spread = self.onto.T @ looks.vectors(table, "gradients", clip, part(MOMENT_SHARE)) @ self.onto
-        parts, axes = np.linalg.eigh(spread)
+        parts, axes = np.linalg.eigh(shrunk(spread, both * clip**2 / part(MOMENT_SHARE)))
         self.spread = (axes * np.maximum(parts, 0.0)) @ axes.T
         values, axes = np.linalg.eigh(found)
         # As many directions as noise alone would have such eigenvalues for: of each, noise among it and the smaller ones.
@@ -226,3 +226,14 @@ class NewtonStep:
 
     def to_table(self, move: Array) -> Array:
         return np.asarray(self.matrix.T @ (self.onto @ move).reshape(self.table.shape[::-1]).T)
+
+
+def shrunk(moment: Array, noise: float) -> Array:
+    """Return a symmetric matrix nearer to a multiple of the identity, by how much of its distance noise on it explains.
+
+    Noise has this deviation on the diagonal, and a root of 2 less off it (O. Ledoit and M. Wolf 2004).
+    """
+    count = len(moment)
+    alike = max(float(np.trace(moment)), 0.0) / count * np.eye(count)
+    apart, expected = moment - alike, noise**2 * (count - 1) * (1 + count / 2)
+    return np.asarray(alike + max(0.0, 1 - expected / max(float((apart**2).sum()), 1e-300)) * apart)

@@ -218,3 +218,16 @@ def test_intervals_cover_the_truth_as_often_as_they_say(size, privacy, noisy):
     assert 0.92 <= np.mean(held) <= 0.98
     assert np.abs(np.mean(moved, axis=0)).max() < 0.4
     assert (float(np.mean(without)) < 0.7) is noisy  # errors that do not count the noise are far too small
+
+
+def test_records_of_a_person_may_be_alike():
+    """A person with two equal records tells no more than one of them; errors were a root of 2 too small."""
+    learner, data = (
+        dp.load("linear_regression", features=3),
+        linear_sums(np.array([0.5, -0.3, 0.2, 0.1]), 3000, np.random.default_rng(0)),
+    )
+    strong, of = dp.Privacy(1e4, 1e-6), np.repeat(np.arange(3000), 2)
+    alone = dp.coefficients(dp.statistics(learner, data, strong, RESIDUALS, seed=0))
+    twice, people = {name: field[of] for name, field in data.items()}, dp.Privacy(1e4, 1e-6, unit="person", most=2)
+    both = dp.coefficients(dp.statistics(learner, twice, people, RESIDUALS, seed=0, unit=of))
+    assert both.standard_errors == pytest.approx(alone.standard_errors, rel=0.02)
