@@ -44,22 +44,22 @@ def curvatures(expression: Expression) -> frozenset[int]:
     return frozenset(c for c in own if all(c * atom.monotonicity(expression, k, signs) in known for k, known in bent))
 
 
-def obstacle(expression: Expression) -> Expression:
+def nonconvex_part(expression: Expression) -> Expression:
     """Return the smallest subexpression that prevents a proof of convexity, to show to the user."""
     for argument in expression.args:
         if not curvatures(argument):
-            return obstacle(argument)
+            return nonconvex_part(argument)
     atom = expression.atom
     if atom is not None and atom.affine != "curved":
         signs = [sign(argument) for argument in expression.args]
         for k, argument in enumerate(expression.args):
             if atom.monotonicity(expression, k, signs) == 1 and not is_convex(argument):
-                return obstacle(argument)
+                return nonconvex_part(argument)
     return expression
 
 
 @once
-def direction(expression: Expression, leaf: Field) -> int | None:
+def monotonicity(expression: Expression, leaf: Field) -> int | None:
     """Return 1 if all entries are non-decreasing in the field `leaf`, -1 if non-increasing, 0 if unknown; None without `leaf`.
 
     An atom is monotone on its domain only. So its argument must be nonnegative, or it grows with the field and contains
@@ -69,7 +69,7 @@ def direction(expression: Expression, leaf: Field) -> int | None:
         return 1 if expression is leaf else None
     atom, ways, signs = expression.operation, set(), [sign(argument) for argument in expression.args]
     for k, (argument, domain) in enumerate(zip(expression.args, atom.domain(expression), strict=True)):
-        way = direction(argument, leaf)
+        way = monotonicity(argument, leaf)
         if way is not None:
             inside = sign(argument) == 1 or (way == 1 and bool(argument.variables))
             kept = domain is None or (domain in ("positive", "not negative") and inside)

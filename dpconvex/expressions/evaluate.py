@@ -45,7 +45,7 @@ def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Any], 
     return found
 
 
-def slopes(
+def gradients(
     order: Sequence[Expression], found: Mapping[Expression, Any], root: Expression, weights: Array | None = None
 ) -> dict[Expression, Any]:
     """Return the gradients of a weighted sum of the entries of `root` in the nodes in `order`; `found` maps nodes to values."""

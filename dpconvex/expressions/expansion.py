@@ -18,7 +18,7 @@ from dpconvex.data.domains import Ball, Box
 from dpconvex.errors import NotPrivate
 from dpconvex.expressions.abstract_values import AbstractValue
 from dpconvex.expressions.atoms.matrices import eigenvalue_range
-from dpconvex.expressions.atoms.rules import NARROWER, cancelled, entry_ends, length_of
+from dpconvex.expressions.atoms.rules import NARROWER, cancelled, entry_ends, norm_of
 from dpconvex.expressions.discipline import sign
 from dpconvex.expressions.expression import Constant, Expression, Field, Variable
 from dpconvex.expressions.parameter_space import Space
@@ -348,7 +348,7 @@ class Expander:
         if not np.isfinite([lower, upper]).all():
             why, remedy = "a function of the record is unbounded over", "use a function that is bounded on"
             raise NotPrivate(f"{why} the record's domain", expression, f"{remedy} the declared domain")
-        norm = min(norm_up(np.maximum(-lower, upper)), length_of(found))
+        norm = min(norm_up(np.maximum(-lower, upper)), norm_of(found))
         self.functions_of_record.append(expression)
         return self.bases.add(str(expression), expression.shape, lower, upper, norm)
 

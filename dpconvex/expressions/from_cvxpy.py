@@ -9,10 +9,10 @@ import scipy.sparse as sp
 
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.expressions.atoms import ATOMS
-from dpconvex.expressions.atoms.arrangement import reshape, together, vec
+from dpconvex.expressions.atoms.arrangement import broadcast_all, reshape, vec
 from dpconvex.expressions.atoms.norms import sum_squares
 from dpconvex.expressions.expression import Constraint, Expression, Field, Variable, constant
-from dpconvex.expressions.rewriting import normal
+from dpconvex.expressions.rewriting import normal_form
 from dpconvex.numerics import EPSILON
 from dpconvex.util.arrays import Array, frozen
 
@@ -78,7 +78,7 @@ class Reader:
             option = getattr(node, name, None)
             if isinstance(option, cp.Expression) and any(id(symbol) in self.fields for symbol in option.parameters()):
                 raise MissingRule(f"{what} depends on the record", node, "use a constant")
-        result = normal(self._atom(node, arguments))
+        result = normal_form(self._atom(node, arguments))
         if result.shape != node.shape:
             raise TemplateError(f"{node} was read with the shape {result.shape} instead of {node.shape}.")
         return result
@@ -133,7 +133,7 @@ class Reader:
         kind, arguments = CONSTRAINTS[name], [self.known(argument) for argument in node.args]
         if kind in ("equality", "inequality"):  # a single argument is compared with zero
             sides = arguments if len(arguments) == 2 else [*arguments, constant(0.0)]
-            return Constraint(kind, tuple(together(*(sides[::-1] if name == "nonpos.NonNeg" else sides))))
+            return Constraint(kind, tuple(broadcast_all(*(sides[::-1] if name == "nonpos.NonNeg" else sides))))
         return Constraint(kind, tuple(arguments), (int(node.axis),) if kind == "second-order cone" else ())
 
 

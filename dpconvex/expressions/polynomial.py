@@ -181,7 +181,7 @@ def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Se
     return Polynomial(shape, np.concatenate(entries), *map(np.concatenate, zip(*columns, strict=True)))
 
 
-def stacked(parts: Sequence[Polynomial]) -> Polynomial:
+def stack_entries(parts: Sequence[Polynomial]) -> Polynomial:
     """Concatenate the entries of several arrays into one vector."""
     starts = np.cumsum([0, *(part.size for part in parts)])
     entries = [part.entry + start for part, start in zip(parts, starts, strict=False)]

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.expressions.atoms.arithmetic import ADD, DIVIDE, MATMUL, MULTIPLY, NEGATE, SUMMED, add, negate
-from dpconvex.expressions.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, TRANSPOSE, repeated, reshape
+from dpconvex.expressions.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, TRANSPOSE, broadcast, reshape
 from dpconvex.expressions.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, logistic
 from dpconvex.expressions.atoms.extremes import MAX, is_hinge
 from dpconvex.expressions.atoms.norms import NORM, QUAD_OVER_LIN, quad_over_lin
@@ -31,7 +31,7 @@ REMEDY = (
 )
 
 
-def normal(node: Expression) -> Expression:
+def normal_form(node: Expression) -> Expression:
     """Return the normal form of a node with arguments in normal form; the node itself if no identity applies."""
     inner = node.args[0] if node.args else node
     squared = node.atom is POWER and node.option("p") == 2
@@ -59,7 +59,7 @@ def opposite(node: Expression) -> Expression | None:
     if node.atom not in PASSING or divides or (len(curved) != 1 and not several):  # none: both factors vary
         return None
     sides = [side if side.is_affine and not several else opposite(side) for side in node.args]
-    return None if None in sides else normal(node.operation(*sides, **dict(node.options)))
+    return None if None in sides else normal_form(node.operation(*sides, **dict(node.options)))
 
 
 def absorbed(node: Expression) -> Expression:
@@ -82,7 +82,7 @@ def absorbed(node: Expression) -> Expression:
         if sorted((scale, id(part)) for scale, part in terms(add(*moving))) != opposite:
             return node
         merged = logistic(-term.args[0])
-        fixed.append(times(factor, together([(scale, part) for scale, part in own if not part.variables])))
+        fixed.append(times(factor, sum_terms([(scale, part) for scale, part in own if not part.variables])))
     else:
         return node
     return add(*(reshape(part, node.shape) for part in (times(factor, merged), *fixed)))
@@ -106,7 +106,7 @@ def terms(root: Expression) -> Terms:
     return [(Fraction(1), root)]
 
 
-def together(parts: Terms) -> Expression:
+def sum_terms(parts: Terms) -> Expression:
     """Return the sum of terms as a scalar; 0 without terms."""
     return add(*(times(factor, reshape(term, ())) for factor, term in parts)) if parts else constant(0.0)
 
@@ -124,7 +124,9 @@ class RecordPart(NamedTuple):
     axis: int | None
 
 
-def split(objective: Expression, rows: Mapping[Expression, Expression], count: int) -> tuple[Expression, Expression]:
+def split_objective(
+    objective: Expression, rows: Mapping[Expression, Expression], count: int
+) -> tuple[Expression, Expression]:
     """Return one record's loss and the public terms of a scalar objective; `rows` maps each field to that of one record."""
     parts = RowTerms(rows, count)
     records, rest = Terms(), Terms()
@@ -133,7 +135,7 @@ def split(objective: Expression, rows: Mapping[Expression, Expression], count: i
         if part.axis is not None:
             raise mixed(term, "it is not a sum over the records")
         (records if term.fields else rest).append((factor * (count if term.fields else 1), part.expression))
-    return together(records), together(rest)
+    return sum_terms(records), sum_terms(rest)
 
 
 class RowTerms:
@@ -177,7 +179,7 @@ class RowTerms:
             return self._same(node, parts, axis, place, key=(*key[:axis], (0, 1, 1), *key[axis + 1 :]))
         if node.atom is BROADCAST:
             place = axis + node.ndim - node.args[0].ndim
-            return RecordPart(repeated(parts[0].expression, of_one(node.shape, place)), place)
+            return RecordPart(broadcast(parts[0].expression, of_one(node.shape, place)), place)
         shape = node.args[0].shape
         for place, between in ((0, shape[:axis]), (node.ndim - 1, shape[axis + 1 :])):  # in column order
             if node.atom is RESHAPE and set(between) <= {1} and node.ndim and node.shape[place] == self.count:
@@ -225,7 +227,7 @@ def shared(node: Expression, axis: int, where: Expression) -> Expression:
     if node.atom is BROADCAST:
         place = axis - node.ndim + node.args[0].ndim
         if place < 0 or node.args[0].shape[place] == 1:
-            return repeated(node.args[0], of_one(node.shape, axis))
+            return broadcast(node.args[0], of_one(node.shape, axis))
     if isinstance(node, Constant):
         numbers = np.take(node.dense, [0], axis)
         if (node.dense == numbers).all():

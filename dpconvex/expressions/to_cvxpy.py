@@ -9,7 +9,7 @@ import cvxpy as cp
 import numpy as np
 
 from dpconvex.errors import MissingRule
-from dpconvex.expressions.atoms.arrangement import repeated, reshape
+from dpconvex.expressions.atoms.arrangement import broadcast, reshape
 from dpconvex.expressions.expression import Constant, Constraint, Expression, Field, Variable, constant
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.util.runtime import once
@@ -60,7 +60,7 @@ def variable_like(variable: Variable) -> cp.Variable:
     return cp.Variable(variable.shape, name=variable.name, **attributes)
 
 
-def posed(space: Space, constraints: Sequence[Constraint], unit: float = 1.0) -> tuple[cp.Variable, Writer, list[Any]]:
+def pose(space: Space, constraints: Sequence[Constraint], unit: float = 1.0) -> tuple[cp.Variable, Writer, list[Any]]:
     """Return coordinates theta, a writer and CVXPY constraints on ``unit * theta``, with the variables' attributes."""
     theta = cp.Variable(space.dim)
     writer = Writer()
@@ -87,7 +87,7 @@ def solve_quietly(program: cp.Problem, solver: str, options: Mapping[str, Any] |
 
 
 def attribute_constraints(variable: Variable) -> list[tuple[str, Constraint]]:
-    has, name, zero = variable.attributes, variable.name, repeated(0.0, variable.shape)
+    has, name, zero = variable.attributes, variable.name, broadcast(0.0, variable.shape)
     found: list[tuple[str, Constraint]] = []
     for word, matrix in (("PSD", variable), ("NSD", -variable)):
         if word in has:

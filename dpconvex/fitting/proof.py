@@ -17,7 +17,7 @@ from dpconvex.checker.reading import MOST_BYTES
 from dpconvex.data.domains import Ball
 from dpconvex.errors import MissingRule
 from dpconvex.expressions.abstract_values import HessianTerm
-from dpconvex.expressions.atoms.arrangement import places
+from dpconvex.expressions.atoms.arrangement import source_entries
 from dpconvex.expressions.atoms.rules import lines
 from dpconvex.expressions.expression import Constant, Expression, Field, Variable, postorder
 from dpconvex.expressions.to_cvxpy import attribute_constraints
@@ -26,7 +26,7 @@ from dpconvex.mechanisms.matrix_noise import best_structure
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 from dpconvex.model.privacy import Privacy, left
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.sensitivity.curvature import MeanJoint, Touch, hull, widest
+from dpconvex.sensitivity.curvature import MeanJoint, Touch, hull_rows, maximise_trace
 from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.util.arrays import Array
@@ -138,7 +138,7 @@ def described(node: Expression) -> Iterator[tuple[str, Any]]:
     else:
         yield "op", node.operation.name
         if node.operation.name in REARRANGED:
-            yield "places", places(node).tolist()
+            yield "places", source_entries(node).tolist()
             return
         options: Mapping[str, Any] = dict(node.options)
         for key, value in options.items():
@@ -201,9 +201,9 @@ def witnesses(
             touching += [] if touch is not best else [touch]
             pieces += [HessianTerm(joint.mean.piece.terms, 0.0, 1.0), joint.left(beta, mu, touch)]
         for piece in pieces:
-            rows = hull(piece)
+            rows = hull_rows(piece)
             if rows is not None and piece.spread > piece.outer:
-                points.append(widest(piece, rows, gram)[1] @ rows)
+                points.append(maximise_trace(piece, rows, gram)[1] @ rows)
     places = [(number[leaf], j) for leaf, rows in analysis.rows.items() for j in range(len(rows))]
     table = np.concatenate(list(analysis.rows.values()))
     weights = np.linalg.lstsq(table.T, np.reshape(points, (len(points), -1)).T)[0].T if points else []

@@ -20,7 +20,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.optim.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss, quadratic_loss
-from dpconvex.sensitivity.public_terms import separated
+from dpconvex.sensitivity.public_terms import move_public_terms
 from dpconvex.util.arguments import FRACTION, NOT_NEGATIVE, POSITIVE, instance, one_of, require
 from dpconvex.util.arrays import Array, frozen
 
@@ -90,7 +90,7 @@ class Statistics(Released):
             Ridge added to the noisy Q, in sum form, after projection on positive semidefinite matrices.  By default 0.7 times
             the largest eigenvalue of its noise.
         """
-        chosen = separated(self.matching(template))
+        chosen = move_public_terms(self.matching(template))
         NOT_NEGATIVE.or_none.check("fit", ridge=ridge)
         form, noisy = form_of(chosen), self.quadratic(template)
         found = form.space.unpack(least_point(form, noisy.convex(ridge, RIDGE), noisy.slope, self.certificate.size))

@@ -26,7 +26,7 @@ from dpconvex.model.privacy import Privacy, check_privacy, computable, not_for_u
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm, check_loss, check_public
-from dpconvex.sensitivity.public_terms import separated
+from dpconvex.sensitivity.public_terms import move_public_terms
 from dpconvex.sums.linear_scores import linear_scores, refusal
 from dpconvex.sums.translation import check_translation
 from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, check_fields, instance, require, whole
@@ -66,15 +66,17 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
     """Return the constants of a template, computed once; they may lack bounds if the mechanism needs none."""
     check_template(template)
     if isinstance(mechanism, SufficientStatistics | AdaptiveSteps):
-        return analysed(separated(template), "nothing about it is asked", not isinstance(mechanism, AdaptiveSteps))
+        return analysed(
+            move_public_terms(template), "nothing about it is asked", not isinstance(mechanism, AdaptiveSteps)
+        )
     try:
         return analysed(template)
     except (NotPrivate, MissingRule) as error:
         if getattr(mechanism, "bounds_gradients", False):
             return analysed(template, str(error), False)
         with suppress(NotPrivate, MissingRule):  # public terms of the loss may have no bounds
-            if separated(template) is not template:
-                return analysed(separated(template))
+            if move_public_terms(template) is not template:
+                return analysed(move_public_terms(template))
         raise
 
 

@@ -15,7 +15,7 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import slope_of
 from dpconvex.sets.kinks import split_kinks
-from dpconvex.sets.quadratics import linear_parts, squares, weighted_sum
+from dpconvex.sets.quadratics import as_squares, linear_parts, weighted_sum
 from dpconvex.util.runtime import once
 
 GAUSSIAN = SPHERICAL["gaussian"]
@@ -92,7 +92,7 @@ def slope_of_rest(form: LossForm, smooth: bool) -> float:
     """Bound the slope of what is not square in a regularizer; of its kinks alone, if the curvature of all else is bounded."""
     smoothed = linear_parts(split_kinks(form.feasible, form.template.regularizer)[0]) if smooth else {}
     left = ((part, row) for part, row in linear_parts(form.template.regularizer).items() if part not in smoothed)
-    steep = {part: row for part, row in left if not part.is_affine and squares(part, row.toarray()[0]) is None}
+    steep = {part: row for part, row in left if not part.is_affine and as_squares(part, row.toarray()[0]) is None}
     return slope_of(weighted_sum(steep), form) if steep else 0.0
 
 

@@ -16,7 +16,7 @@ from dpconvex.noise.gaussian import smallest_scale
 from dpconvex.noise.samplers import SPHERICAL, Spherical, in_subspace
 from dpconvex.numerics import SUM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.sensitivity.neighbour_differences import differences, of_people
+from dpconvex.sensitivity.neighbour_differences import all_differences, person_differences
 from dpconvex.util.arrays import Array
 
 # Relative accuracy of the calibrated beta, one whose cost is at most epsilon; accuracy of what only serves to predict.
@@ -163,7 +163,7 @@ def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> t
     adjacency, person, hulls = privacy.adjacency, privacy.person, list[Hull]()
     several, curvatures = person.rows > 1, analysis.log_dets(mu)
     whole = analysis.log_det(mu, person)[0] if several else 0.0
-    for item in of_people(analysis, adjacency, person) if several else differences(analysis, adjacency):
+    for item in person_differences(analysis, adjacency, person) if several else all_differences(analysis, adjacency):
         curvature = whole if several else float(curvatures[list(item.firsts)].max())
         hull = Hull(item.dimension, item.length / sigma, curvature, *vertex_lengths(item.vertices, sigma))
         if item.slopes is not None and item.behind is not None:

@@ -11,7 +11,7 @@ from dpconvex.mechanisms.adaptive_steps import DRAWN, AdaptiveSteps
 from dpconvex.model.privacy import Privacy
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.projections import AxisHull, IntervalSet
-from dpconvex.sets.quadratics import quadratic
+from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.util.arguments import COUNT
 from dpconvex.util.arrays import Array, Indices
 
@@ -68,7 +68,7 @@ class NoisyFrankWolfe(AdaptiveSteps):
     def chosen(self, form: LossForm, privacy: Privacy, level: float, size: int) -> dict[str, float]:
         """Return the number of chosen vertices, or raise for other sets and regularizers."""
         count, records = num_vertices(form), signal_to_noise(privacy, level, size)
-        if quadratic(form.template.regularizer, form.space) is None:
+        if as_quadratic(form.template.regularizer, form.space) is None:
             remedy = "leave 1-norms out of the regularizer: the constraint has them"
             raise NotPrivate("vertex steps: the regularizer is not quadratic", form.template.regularizer, remedy)
         usual = min((records / (LOUD * math.log(count + 2))) ** 2, records / ENOUGH)

@@ -25,10 +25,10 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
-from dpconvex.sensitivity.public_terms import separated
+from dpconvex.sensitivity.public_terms import move_public_terms
 from dpconvex.sensitivity.rank_one_gradients import rank_one_structures
 from dpconvex.sensitivity.regularizer import ridge_of
-from dpconvex.sets.quadratics import quadratic
+from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.util.arrays import Array
 
 Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
@@ -89,7 +89,7 @@ def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: P
         hinges = all(nonsmooth_parts(form).values()) and records_each(form, privacy, size) >= ENOUGH
         if not (hinges or is_constrained(form) or has_kink(analysed) or lacks_minimiser(analysed)):
             return False
-    if all(loss.is_affine for loss in separated(form.template).losses):
+    if all(loss.is_affine for loss in move_public_terms(form.template).losses):
         return False
     cells = tells_classes(form) and not weighs_features(form) and not any(loss.fields for loss in form.losses)
     if cells and records_each(form, privacy, size) >= ENOUGH and bounded(analysed):
@@ -221,9 +221,9 @@ def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     if not form.template.record.discrete or analysis.unbounded is not None:
         return False
     if analysis.kink is not None:
-        steady = weighs_features(form) and quadratic(form.template.regularizer, form.space) is not None
+        steady = weighs_features(form) and as_quadratic(form.template.regularizer, form.space) is not None
         return is_constrained(form) and (steady or records_each(form, privacy, size) < ENOUGH_AT_KINKS)
-    plain = quadratic(form.template.regularizer, form.space) is not None and form.feasible.has_projection
+    plain = as_quadratic(form.template.regularizer, form.space) is not None and form.feasible.has_projection
     return plain and records_each(form, privacy, size) < ENOUGH
 
 

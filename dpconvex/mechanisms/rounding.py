@@ -15,10 +15,10 @@ from dpconvex.numerics import EPSILON, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.curvature import curvature_bound
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.regularizer import largest_row_sum, walked
+from dpconvex.sensitivity.regularizer import bound_entries, largest_row_sum
 from dpconvex.sets.certified_distance import longest_row, relative_rounding
 from dpconvex.sets.kinks import Kinks, split_kinks
-from dpconvex.sets.quadratics import Bend, linear_parts, quadratic, quadratic_of, squares, weighted_sum
+from dpconvex.sets.quadratics import Bend, as_quadratic, as_squares, linear_parts, quadratic_of, weighted_sum
 from dpconvex.sets.region import Region, slope_of
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
@@ -171,7 +171,7 @@ def bends(form: LossForm) -> bool:
 def quadratic_parts(form: LossForm) -> tuple[float, float, Expression | None]:
     """Return the largest absolute row sum of the Hessian of squares, the curvature of determinants over K, and other terms."""
     smooth, _ = split_kinks(form.feasible, form.template.regularizer)
-    if known_part := quadratic(smooth, form.space):
+    if known_part := as_quadratic(smooth, form.space):
         return largest_row_sum(known_part.hessian), 0.0, None
     bent: dict[Expression, sp.csr_array] = {}
     rest: dict[Expression, sp.csr_array] = {}
@@ -181,7 +181,7 @@ def quadratic_parts(form: LossForm) -> tuple[float, float, Expression | None]:
         if least > 0:  # log det P bends a direction V by tr(P^-1 V P^-1 V)
             determinants += float(abs(row).sum()) / least**2
             continue
-        known = part.is_affine or squares(part, row.toarray()[0]) is not None
+        known = part.is_affine or as_squares(part, row.toarray()[0]) is not None
         (bent if known else rest)[part] = row
     known_part = quadratic_of(bent, form.space)
     assert known_part is not None
@@ -196,7 +196,7 @@ def compute_bend(form: LossForm, radius: float) -> Bend:
     if not math.isfinite(radius):
         return Bend(stiff, math.inf, radius, "nothing bounds the answer")
     try:
-        (scalar,), gram = walked(rest, form, radius)
+        (scalar,), gram = bound_entries(rest, form, radius)
     except NotPrivate as error:
         return Bend(stiff, math.inf, radius, str(error).splitlines()[0])
     if scalar.kink is not None:

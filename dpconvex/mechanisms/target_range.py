@@ -23,7 +23,7 @@ from dpconvex.mechanisms.private_selection import rate, select
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.own_fields import substituted
+from dpconvex.sensitivity.own_fields import substitute
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.projections import AxisHull, ConvexSet, IntervalSet, NormBall
@@ -138,7 +138,7 @@ class Target:
                 done[node] = huber(args[0], min(most * abs(self.factors[leaf]), declared))
         template, shift = self.form.template, self.form.space.unpack(offset * self.constant)
         own: dict[Expression, Expression] = {v: width * v + shift[v.name] for v in template.variables}
-        inside = (replace(one, args=tuple(substituted(side, own) for side in one.args)) for one in template.constraints)
+        inside = (replace(one, args=tuple(substitute(side, own) for side in one.args)) for one in template.constraints)
         return template.with_parts(losses=tuple(done[loss] for loss in self.form.losses), constraints=tuple(inside))
 
     def offset(self, where: tuple[float, float]) -> float:

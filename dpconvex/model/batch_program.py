@@ -13,11 +13,11 @@ from dpconvex.data.domains import Choice, Domain
 from dpconvex.data.record import Record
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.expressions.atoms.norms import QUAD_OVER_LIN
-from dpconvex.expressions.evaluate import over_records, slopes
+from dpconvex.expressions.evaluate import gradients, over_records
 from dpconvex.expressions.expression import Expression, Field, Variable
 from dpconvex.expressions.from_cvxpy import Reader, field_of
 from dpconvex.expressions.parameter_space import entries_matrix
-from dpconvex.expressions.rewriting import split
+from dpconvex.expressions.rewriting import split_objective
 from dpconvex.expressions.to_cvxpy import Writer
 from dpconvex.util.arguments import instance
 from dpconvex.util.arrays import Array
@@ -83,7 +83,7 @@ class Rebuilder:
         place = [self.starts[variable.name] + np.arange(variable.size) for variable in variables]
         found: list[Any] = list(offset)
         for j, unit in enumerate(np.eye(expression.size) if variables else ()):
-            known = slopes(list(values), values, expression, unit.reshape((*expression.shape, 1)))
+            known = gradients(list(values), values, expression, unit.reshape((*expression.shape, 1)))
             parts = [np.broadcast_to(known.get(v, 0.0), (*v.shape, self.count)) for v in variables]
             flat = [np.moveaxis(part, -1, 0).reshape((self.count, -1), order="F") for part in parts]
             rows = sp.coo_array(np.hstack(flat))
@@ -172,7 +172,7 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
             raise NotPrivate("a constraint mentions the data", constraint, "put them into the objective")
     whole = reader.expression(objective, "the objective")
     rows: dict[Expression, Field] = {field_of(s): Field.of(s.shape[1:], n, ("row", s.id)) for n, s in symbols.items()}
-    one, rest = split(whole, rows, count[0])
+    one, rest = split_objective(whole, rows, count[0])
     variables: dict[Expression, Any] = {reader.variables[own.id]: own for own in problem.variables()}
 
     def loss(**fields: Any) -> Any:

@@ -16,7 +16,7 @@ from dpconvex.optim.noisy_metrics import CURVATURES, fit_metrics, truncate_rows
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.slope_histograms import CLIP_STEPS, FIRST_CLIP, HISTOGRAMS, MAX_RISE, Fit, LengthHistograms
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.public_terms import pulls, weighed
+from dpconvex.sensitivity.public_terms import pulls_away_from_zero, scale_public_terms
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.util.arrays import Array, Indices
@@ -69,7 +69,7 @@ class ScoreModel(NamedTuple):
 def descend_adaptively(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
     start, late = fit.public.start_table, form if ridge_of(form) is None else None
-    pulled = pulls(form) or start is not None
+    pulled = pulls_away_from_zero(form) or start is not None
     steps = AdaptiveDescent(fit, 0.0 if start is None else start, form if pulled else None, late)
     table, hessian, noise, _, pull = steps.run()
     return fit.looks.parameters(table) if pulled else regularize(fit, form, table, hessian, pull), noise
@@ -97,7 +97,7 @@ class AdaptiveDescent:
         found = fit_metrics(fit, begin, spent, form is None)
         self.metric, self.matrix, self.num_records, left, self.truncation, self.start = found
         self.inverse = np.asarray(np.linalg.inv(self.matrix), dtype=float)
-        self.form = None if form is None else weighed(form, self.num_records / fit.size)
+        self.form = None if form is None else scale_public_terms(form, self.num_records / fit.size)
         self.leverage = math.sqrt(self.metric.effective_dim / self.num_records)  # The root mean square of leverages
         # Records for each direction and unit of the level
         self.many = self.num_records * fit.level / (fit.looks.sensitivity * self.metric.effective_dim * self.columns)

@@ -15,7 +15,7 @@ from dpconvex.optim.noisy_metrics import row_metric, truncate_rows
 from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.public_terms import pulls
+from dpconvex.sensitivity.public_terms import pulls_away_from_zero
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
@@ -61,11 +61,11 @@ NEAR_KINKS = 150.0  # Records and unit of the level for each parameter, from whi
 def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tuple[Any, ...]) -> tuple[Array, Array]:
     """Return where steps end, in coordinates, and what noise moved the table's columns by at most; unlike ones step alone."""
     each, found = [public_facts(form)], list[tuple[Array, Array]]()
-    if each[0][1].is_uneven and not pulls(form) and ridge_of(form) is not None:
+    if each[0][1].is_uneven and not pulls_away_from_zero(form) and ridge_of(form) is not None:
         each = [public_facts(form, column) for column in range(each[0][0].shape[1])]
     level, rounds = settings["level"] / math.sqrt(len(each)), settings.get("rounds")
     for scores, public in each:
-        classes = (tells_classes(form, scores.fields) or public.has_one_side) and not pulls(form)
+        classes = (tells_classes(form, scores.fields) or public.has_one_side) and not pulls_away_from_zero(form)
         # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short; but
         # curvature that nonsmooth points have by their width is none to step by, where records are many.
         alone = not scores.is_shared or public.smoothness >= CHOICE * public.lipschitz**2

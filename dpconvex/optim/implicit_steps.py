@@ -16,7 +16,7 @@ from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sets.kinks import Groups, Kinks, split_kinks
 from dpconvex.sets.projections import IntervalSet
-from dpconvex.sets.quadratics import quadratic
+from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.util.arrays import Array
 
@@ -66,7 +66,7 @@ class ImplicitSteps:
             self.ridges = [(at, *np.linalg.eigh((matrix * own) @ matrix.T)) for at, own in every if own.any()]
             return
         rest, kinks = split_kinks(K, regularizer)
-        public = quadratic(rest, form.space)
+        public = as_quadratic(rest, form.space)
         if public is not None and K.has_projection and kinks.epigraph is None:
             self.squares, self.slope = size * public.hessian.toarray(), size * public.slope
             self.project, self.kinks = K.project, kinks

@@ -12,7 +12,7 @@ from dpconvex.errors import NotConverged
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss
 from dpconvex.sets.conic_programs import ConicForm
-from dpconvex.sets.quadratics import quadratic
+from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.util.arrays import Array, Indices, components
 from dpconvex.util.runtime import once
 
@@ -124,7 +124,7 @@ class NoisyQuadratic:
 
 def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
     """Return where ``theta' hessian theta / 2 - <slope, theta>`` plus size times the regularizer is least on K, shape (dim,)."""
-    public = quadratic(form.template.regularizer, form.space)
+    public = as_quadratic(form.template.regularizer, form.space)
     if public is None or not form.feasible.is_space:
         return by_cone(form, hessian, slope, size)
     total, pull = sp.csr_array(hessian + size * public.hessian), slope - size * public.slope

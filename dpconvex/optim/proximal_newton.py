@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dpconvex.optim.hessian_models import Corrected, Dense, LinearMap, sampled_hessian, second_moments
 from dpconvex.optim.problem import Iterate, Problem, at_point
-from dpconvex.sets.projections import ConvexSet, IntervalSet, Spectral, smat, svec, triangle
+from dpconvex.sets.projections import ConvexSet, IntervalSet, Spectral, smat, svec, upper_triangle
 from dpconvex.util.arrays import Array, Indices
 
 # Records that a sample has for each monomial, and second moments at least.  A sample grows after so many slow steps in a row,
@@ -62,7 +62,7 @@ class Derivative:
 
 def congruence(turn: Array) -> Array:
     """Return the maps from matrices ``X`` to ``turn' X turn``, from rows to columns: (..., D, D) to (..., D(D+1)/2, D(D+1)/2)."""
-    row, column, weight = triangle(turn.shape[-1])
+    row, column, weight = upper_triangle(turn.shape[-1])
     first, second = turn[..., row, :], turn[..., column, :]
     both = first[..., row] * second[..., column] + first[..., column] * second[..., row]
     return np.asarray(both * (weight[:, None] * weight / 2))
@@ -149,7 +149,7 @@ class Coordinates:
             values, vectors = np.linalg.eigh(smat(x[one.place]) - one.shift)
             inside = np.clip(values, one.lower, one.upper)
             result[one.place] = svec((vectors * inside[:, None]) @ vectors.swapaxes(-1, -2) + one.shift)
-            row, column, _ = triangle(values.shape[1])
+            row, column, _ = upper_triangle(values.shape[1])
             apart, moved = values[:, row] - values[:, column], inside[:, row] - inside[:, column]
             equal = np.abs(apart) <= 1e-14 * np.abs(values).max(axis=1, keepdims=True)
             free = (inside == values)[:, row].astype(float)

@@ -12,7 +12,7 @@ from dpconvex.optim.class_descent import ClassDescent
 from dpconvex.optim.slope_histograms import SEEN, UNCLIPPED, Fit
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.projections import AxisHull, ConvexSet
-from dpconvex.sets.quadratics import quadratic
+from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
 
@@ -88,7 +88,7 @@ def hull_stretch(theta: Array, form: LossForm) -> float:
 
 def minimise_on_hull(theta: Array, block: Array, form: LossForm, places: Indices, size: float) -> Array:
     """Minimise a quadratic model about a point, with the regularizer, on the hull of the chosen vertices; shape (dim,)."""
-    public = quadratic(form.template.regularizer, form.space)
+    public = as_quadratic(form.template.regularizer, form.space)
     assert public is not None
     pieces = [along_coordinates(piece, places) for piece in form.feasible.pieces]
     ridge = size * public.hessian

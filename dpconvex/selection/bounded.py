@@ -14,7 +14,7 @@ from dpconvex.certificates.bound_certificate import BoundCertificate, bound_cert
 from dpconvex.data.record import Sealed
 from dpconvex.data.validation import DURATIONS, numbers
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, shown
-from dpconvex.expressions.discipline import direction
+from dpconvex.expressions.discipline import monotonicity
 from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.fitting.release import Release
 from dpconvex.model.privacy import Privacy, check_privacy, computable
@@ -188,7 +188,7 @@ class BoundedProgram:
             beyond = violation_of(constraint)
             for bound in self.mentioned(constraint):
                 core = None if beyond is None else reader.expression(beyond, "a constraint")
-                if core is None or direction(core, reader.fields[id(bound.parameter)]) not in (-1, None):
+                if core is None or monotonicity(core, reader.fields[id(bound.parameter)]) not in (-1, None):
                     why = f"the private bound {bound.name!r} stands where nothing proves that lowering it allows less"
                     remedy = "write it where raising it allows more, such as A @ x <= bound.parameter"
                     raise NotPrivate(why, constraint, remedy)

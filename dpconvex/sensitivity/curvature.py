@@ -14,7 +14,7 @@ from dpconvex.sensitivity.gradient_norms import Gradients
 from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.util.arrays import Array
 
-# Steps and relative accuracy of the concave maximisation in `widest`; its result is an upper bound at every step.
+# Steps and relative accuracy of the concave maximisation in `maximise_trace`; its result is an upper bound at every step.
 FRANK_WOLFE_STEPS, FRANK_WOLFE_GAP = 500, 1e-12
 
 
@@ -53,7 +53,7 @@ def curvature_bound(pieces: Sequence[HessianTerm], gram: GradientGram, dimension
 
 def dominating_spectrum(pieces: Sequence[HessianTerm], gram: GradientGram) -> tuple[float, ...]:
     """Return bounds on the eigenvalues of the sum of pieces if each is one rank-one matrix; () otherwise."""
-    hulls = [hull(piece) for piece in pieces]
+    hulls = [hull_rows(piece) for piece in pieces]
     if any(rows is None or len(rows) + p.terms[0].merged != 1 for rows, p in zip(hulls, pieces, strict=True)):
         return ()
     roots = [np.sqrt(p.outer) * rows[0] for rows, p in zip(hulls, pieces, strict=True) if rows is not None]
@@ -65,7 +65,7 @@ def dominating_spectrum(pieces: Sequence[HessianTerm], gram: GradientGram) -> tu
     return tuple(((np.sqrt(rounded) + np.sqrt(more)) ** 2 * (1 + SUM_SLACK)).tolist())
 
 
-def hull(piece: HessianTerm) -> Array | None:
+def hull_rows(piece: HessianTerm) -> Array | None:
     return piece.terms[0].rows if len(piece.terms) == 1 and not piece.terms[0].ball else None
 
 
@@ -74,14 +74,14 @@ def trace_bound(
 ) -> float:
     """Return a bound on the trace of ``outer g g' + spread Cov(a)`` over all weights; below `enough` it need not be sharp."""
     largest = (Gradients(piece.terms, gram).bound if longest is None else longest) ** 2
-    rows = hull(piece)
+    rows = hull_rows(piece)
     if piece.spread <= piece.outer or rows is None:
         return piece.outer * largest
-    bound, _ = widest(piece, rows, gram, start, enough)
+    bound, _ = maximise_trace(piece, rows, gram, start, enough)
     return float(min(swollen(bound, piece, gram), piece.spread * largest))
 
 
-def widest(
+def maximise_trace(
     piece: HessianTerm, rows: Array, gram: GradientGram, start: Array | None = None, enough: float = 0.0
 ) -> tuple[float, Array]:
     """Return a bound on the trace for spread > outer, concave in the weights, and near-maximal weights, by Frank-Wolfe steps."""
@@ -130,7 +130,7 @@ def pairwise_step(weights: Array, slope: Array, inner: Array, excess: float) -> 
 
 def rank_bound(piece: HessianTerm) -> int:
     """Return a bound on the rank: 1 for ``g g'``, and the number of vertices minus 1 for a covariance."""
-    rows, merged = hull(piece), piece.terms[0].merged if piece.terms else 0
+    rows, merged = hull_rows(piece), piece.terms[0].merged if piece.terms else 0
     if piece.spread == 0 or rows is None:
         return 1 + merged
     return len(rows) + merged - 1 + (1 if piece.outer > 0 else 0)
@@ -138,7 +138,7 @@ def rank_bound(piece: HessianTerm) -> int:
 
 def eigenvalue_bound(piece: HessianTerm, gram: GradientGram, trace: float) -> float:
     """Return a bound on the largest eigenvalue; for the covariance of points of diameter D, D^2/4 (Popoviciu's inequality)."""
-    rows = hull(piece)
+    rows = hull_rows(piece)
     if piece.outer > 0 or rows is None:
         return trace
     inner, error = gram.inner(rows - rows[0])
@@ -249,7 +249,7 @@ def joint_form(scalar: AbstractValue, gram: GradientGram, dimension: int) -> Joi
     covariance = HessianTerm(scalar.mean.piece.terms, 0.0, 1.0)
     longest, rank = Gradients(covariance.terms, gram).bound, min(rank_bound(covariance), dimension)
     variance = trace_bound(covariance, gram, longest)
-    start = None if (rows := hull(covariance)) is None else widest(covariance, rows, gram)[1]
+    start = None if (rows := hull_rows(covariance)) is None else maximise_trace(covariance, rows, gram)[1]
     return MeanJoint(scalar.mean, gram, longest, variance, rank, start) if rank and longest > 0 else None
 
 

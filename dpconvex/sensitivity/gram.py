@@ -13,7 +13,7 @@ from dpconvex.errors import MissingRule
 from dpconvex.expressions.abstract_values import GradientSet
 from dpconvex.expressions.expansion import RecordVariables
 from dpconvex.expressions.parameter_space import Space
-from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
+from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stack_entries
 from dpconvex.numerics import EPSILON, GRAM_ROUNDING, Interval
 from dpconvex.sensitivity.bilinear_forms import form_range
 from dpconvex.sensitivity.generators import GradientBasis, factor_rows, numbered_runs, terms_of
@@ -48,7 +48,7 @@ class GradientGram:
     def __init__(self, leaves: list[Polynomial], space: Space, bases: RecordVariables) -> None:
         self.bases = bases
         offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
-        terms = stacked([leaf.part(with_theta=True) for leaf in leaves])
+        terms = stack_entries([leaf.part(with_theta=True) for leaf in leaves])
         self.monomial, mono = numbered_rows(terms.monomial)
         largest = np.max(np.abs(bases.monomial_range(self.monomial)), axis=0)
         table, generators, excess = factor_rows(terms, mono, largest, space, int(offsets[-1]))

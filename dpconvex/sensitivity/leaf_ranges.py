@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpconvex.expressions.expansion import RecordVariables
-from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
+from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stack_entries
 from dpconvex.numerics import APART, BOUND_SLACK, Ends, interval_product, interval_sums, sum_ends
 from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sets.feasible_set import FeasibleSet
@@ -25,7 +25,7 @@ def leaf_ranges(
     if not leaves:
         return {}
     ends = np.cumsum([0, *(leaf.size for leaf in leaves)])
-    terms = stacked(leaves)
+    terms = stack_entries(leaves)
     offset = bases.range(terms.part(with_theta=False))
     part = terms.part(with_theta=True)
     monomial, number = numbered_rows(part.monomial)

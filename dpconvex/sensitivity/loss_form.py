@@ -14,7 +14,7 @@ from dpconvex.errors import NotPrivate
 from dpconvex.expressions.atoms.arithmetic import ADD, MATMUL
 from dpconvex.expressions.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, SELECT, TRANSPOSE
 from dpconvex.expressions.atoms.extremes import MAX
-from dpconvex.expressions.discipline import is_concave, is_convex, obstacle
+from dpconvex.expressions.discipline import is_concave, is_convex, nonconvex_part
 from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.expression import Constraint, Expression, postorder
 from dpconvex.expressions.parameter_space import Space
@@ -25,7 +25,7 @@ from dpconvex.sensitivity.record_units import in_best_units
 from dpconvex.sensitivity.sensitive_subspace import Projection, basis_of, coefficient_vectors
 from dpconvex.sets.atom_domains import implicit_constraints
 from dpconvex.sets.feasible_set import FeasibleSet
-from dpconvex.sets.quadratics import quadratic
+from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 from dpconvex.util.summation import SumLengths
@@ -113,7 +113,7 @@ class LossForm:
         products, sums = longest_sums(self.template.losses)
         projected = 0.0 if self.projection is None else self.projection.reach
         entries = max(sum(self.polynomial(leaf).size for leaf in group) for group in self.leaves)
-        regularizer = quadratic(self.template.regularizer, self.space)
+        regularizer = as_quadratic(self.template.regularizer, self.space)
         row = self.space.dim if regularizer is None else int(np.diff(regularizer.hessian.indptr).max(initial=0))
         degree = max(self.polynomial(leaf).monomial.shape[1] for leaf in self.every_leaf)
         scalars = max(math.comb(self.bases.count + degree, degree) - 1, products)
@@ -175,7 +175,7 @@ def check_public(template: Template) -> None:
         raise NotPrivate(why, regularizer, "move the term into the loss, or use a constant")
     if not is_convex(regularizer):
         why = "the regularizer is not convex by CVXPY's rules"
-        raise NotPrivate(why, obstacle(regularizer), "use a convex regularizer")
+        raise NotPrivate(why, nonconvex_part(regularizer), "use a convex regularizer")
 
 
 def check_loss(template: Template, convex: bool = True) -> None:
@@ -183,7 +183,7 @@ def check_loss(template: Template, convex: bool = True) -> None:
     for values, loss in zip(template.record.combinations, template.losses, strict=True):
         if convex and not is_convex(loss):
             where = f" for {values}" if values else ""
-            place = obstacle(loss)
+            place = nonconvex_part(loss)
             why, remedy = why_not_convex(place)
             remedy = f"{remedy}; or pass mechanism=dp.AdaptiveSteps() and a delta, which need no convexity"
             raise NotPrivate(f"the loss{where} is not convex: {why}", place, remedy)

@@ -17,8 +17,8 @@ from dpconvex.expressions.polynomial import Polynomial, numbered_rows
 from dpconvex.model.template import Template
 from dpconvex.numerics import NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.own_fields import substituted
-from dpconvex.sensitivity.public_terms import separated
+from dpconvex.sensitivity.own_fields import substitute
+from dpconvex.sensitivity.public_terms import move_public_terms
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
@@ -161,7 +161,7 @@ def pattern_basis(coefficient: sp.csr_array) -> Array:
 def quadratic_loss(form: LossForm) -> QuadraticLoss:
     """Return the losses of a template as quadratic functions of the parameters. Raise if a part is not quadratic."""
     check_size(form)
-    return read_losses(separated(form.template), form.space)
+    return read_losses(move_public_terms(form.template), form.space)
 
 
 def read_losses(template: Template, space: Space) -> QuadraticLoss:
@@ -178,7 +178,7 @@ def read_losses(template: Template, space: Space) -> QuadraticLoss:
         bases.polynomials[name] = scalars.linear(block.lift, block.variable.shape)
         stand_ins[block.variable] = Field.of(block.variable.shape, name, key="stands for a variable")
     expander = SquareExpander(space, bases, frozenset(stand_ins.values()))
-    expanded = [expander.expand(substituted(loss, stand_ins)) for loss in template.losses]
+    expanded = [expander.expand(substitute(loss, stand_ins)) for loss in template.losses]
     degree = max(loss.monomial.shape[1] for loss in expanded)
     tables = [split_terms(loss, first, y, degree) for y, loss in enumerate(expanded)]
     combination, coefficient, targets, monomials = (np.concatenate(parts) for parts in zip(*tables, strict=True))

@@ -52,7 +52,7 @@ class Difference:
 
 
 @once
-def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
+def all_differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
     """Return the distinct differences between neighbours; for replace-one, in both orders."""
     # A record that disappears has the same lengths as one that appears, and its curvature helps.
     items = map(partial(alone, analysis), range(len(analysis.losses))) if adjacency == "add-remove" else pairs(analysis)
@@ -66,7 +66,7 @@ def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
 
 
 @once
-def of_people(analysis: Analysis, adjacency: str, person: Person) -> tuple[Difference, ...]:
+def person_differences(analysis: Analysis, adjacency: str, person: Person) -> tuple[Difference, ...]:
     """Return the differences between neighbours if several rows of one person change (docs/theory.md, section 7)."""
     firsts = tuple(range(len(analysis.losses)))
     items = [*map(partial(alone, analysis), firsts), *(pairs(analysis) if adjacency == "replace-one" else ())]
@@ -85,7 +85,7 @@ def alone(analysis: Analysis, number: int) -> Difference:
     """Return the difference if one record appears; for slopes along one row, the vertices are the steepest of each sign."""
     loss, slopes = analysis.losses[number], slopes_of(analysis, number)
     squares = loss.gradients.squares if slopes is None else np.array([slopes.high, min(slopes.low, 0.0)]) ** 2
-    vertices = None if squares is None else tally(squares)
+    vertices = None if squares is None else count_lengths(squares)
     return Difference(loss.dimension, loss.gradients.bound * (1 + SUM_SLACK), vertices, slopes, np.zeros(1), (number,))
 
 
@@ -95,7 +95,7 @@ def pairs(analysis: Analysis) -> Iterator[Difference]:
         first, second = analysis.losses[one], analysis.losses[other]
         dimension = min(first.dimension + second.dimension, analysis.form.noise_dimension)
         squares = first.gradients.squared_distances(second.gradients)
-        vertices = None if squares is None else tally(squares.ravel())
+        vertices = None if squares is None else count_lengths(squares.ravel())
         length = first.gradients.difference_bound(second.gradients) * (1 + SUM_SLACK)
         for front, back in sorted({(one, other), (other, one)}):
             behind = lengths_of(analysis.losses[back])
@@ -134,11 +134,11 @@ def lengths_of(loss: LossBounds) -> Array | None:
     squares = loss.gradients.squares
     if squares is None or len(squares) > MOST_BEHIND:
         return None
-    lengths, counts = tally(squares)
+    lengths, counts = count_lengths(squares)
     return np.concatenate([np.zeros(int((squares <= 0).sum())), np.repeat(lengths, counts.astype(int))])
 
 
-def tally(squares: Array) -> tuple[Array, Array]:
+def count_lengths(squares: Array) -> tuple[Array, Array]:
     """Return the distinct nonzero lengths, rounded up, and their counts."""
     steps, counts = np.unique(np.ceil(np.log(np.sqrt(squares[~(squares <= 0)])) / GRID - 1e-3), return_counts=True)
     # Lengths that agree up to rounding fall on one step: the slack covers lengths just above it.

@@ -36,7 +36,7 @@ def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]
         ):
             found[function] = own = Field.of(function.shape, f" own {len(found)}")
             bounds[own.name] = Box(*(end.reshape(own.shape, order="F") for end in (low, high)))
-    losses = tuple(substituted(loss, dict(found)) for loss in form.losses)
+    losses = tuple(substitute(loss, dict(found)) for loss in form.losses)
     uneven = dict[Expression, Expression]()
     for field in sorted({field for loss in losses for field in loss.fields}, key=lambda field: field.name):
         domain = template.record.continuous.get(field.name)
@@ -48,7 +48,7 @@ def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]
                 bounds[own.name] = Box(domain.lower / units, domain.upper / units)
     if not found:
         return form, {}
-    losses = tuple(substituted(loss, uneven) for loss in losses)
+    losses = tuple(substitute(loss, uneven) for loss in losses)
     read = {field.name for loss in losses for field in loss.fields}
     read |= {*template.record.discrete}
     fields = {name: domain for name, domain in template.record.fields.items() if name in read} | bounds
@@ -83,7 +83,7 @@ def bends(function: Expression) -> bool:
     return any(node.atom is not None and node.atom not in (*ENTRYWISE, POWER) for node in postorder([function]))
 
 
-def substituted(root: Expression, leaves: Mapping[Expression, Expression]) -> Expression:
+def substitute(root: Expression, leaves: Mapping[Expression, Expression]) -> Expression:
     """Return an expression with nodes replaced by others of the same shape; `leaves` maps nodes to replacements."""
     found: dict[Expression, Expression] = {}
     for node in postorder([root]):

@@ -12,7 +12,7 @@ from dpconvex.expressions.atoms.arrangement import hstack, vec
 from dpconvex.expressions.evaluate import over_records
 from dpconvex.expressions.expression import Expression, Field, Variable, constant, postorder
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.own_fields import is_entrywise, substituted
+from dpconvex.sensitivity.own_fields import is_entrywise, substitute
 from dpconvex.util.arrays import Array, Indices, powers_of_two
 from dpconvex.util.runtime import once
 
@@ -80,7 +80,7 @@ def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
             leaves.update(dict.fromkeys(nodes, product))
     if not found:
         return form, {}
-    every = [substituted(loss, leaves) for loss, leaves in zip(given, replaced, strict=True)]
+    every = [substitute(loss, leaves) for loss, leaves in zip(given, replaced, strict=True)]
     losses, groups, chosen_by = without_idle(every, template.record.discrete)
     read = {field.name for loss in losses for field in loss.fields} | {*chosen_by}
     fields = {name: domain for name, domain in template.record.fields.items() if name in read}
@@ -95,7 +95,7 @@ def multiplied_out(loss: Expression) -> Expression:
         if node.atom is ADD and node.is_affine and sum(bool(term.variables) for term in node.args) > 1:
             levels = [term for term in node.args if term.atom is MULTIPLY and term.fields and term.args[0].is_constant]
             leaves |= {term: pushed(float(term.args[0].number), term.args[1]) for term in levels}
-    return substituted(loss, leaves) if leaves else loss
+    return substitute(loss, leaves) if leaves else loss
 
 
 def pushed(level: float, node: Expression) -> Expression:

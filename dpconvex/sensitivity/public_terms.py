@@ -8,15 +8,15 @@ from dpconvex.expressions.atoms.arithmetic import ADD, add, multiply
 from dpconvex.expressions.discipline import is_convex
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.expressions.expression import Expression, postorder
-from dpconvex.expressions.rewriting import terms, together
+from dpconvex.expressions.rewriting import sum_terms, terms
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sets.quadratics import quadratic
+from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.util.runtime import once
 
 
 @once
-def separated(template: Template) -> Template:
+def move_public_terms(template: Template) -> Template:
     """Return the template with the loss's convex terms without fields in the regularizer, and in `public_terms`.
 
     An affine term stays in the loss if it is part of a score elsewhere, as b in ``y * exp(-s) + s`` with s = x'w + b.
@@ -34,17 +34,17 @@ def separated(template: Template) -> Template:
     apart = [
         (factor, term)
         for factor, term in public
-        if is_convex(together([(factor, term)])) and all(own.count((factor, term)) == 1 for own in every)
+        if is_convex(sum_terms([(factor, term)])) and all(own.count((factor, term)) == 1 for own in every)
         if not (term.is_affine and is_score_part(factor, term))
     ]
     if not apart:
         return template
-    losses = tuple(together([pair for pair in own if pair not in apart]) for own in every)
-    parts = template.regularizer, together(apart)
+    losses = tuple(sum_terms([pair for pair in own if pair not in apart]) for own in every)
+    parts = template.regularizer, sum_terms(apart)
     return template.with_parts(losses=losses, regularizer=add(*parts), public_terms=parts)
 
 
-def weighed(form: LossForm, times: float) -> LossForm:
+def scale_public_terms(form: LossForm, times: float) -> LossForm:
     """Return the form with `public_terms` of the loss multiplied by a factor, to fit another number of records."""
     if form.template.public_terms is None or times == 1:
         return form
@@ -53,9 +53,9 @@ def weighed(form: LossForm, times: float) -> LossForm:
 
 
 @once
-def pulls(form: LossForm) -> bool:
+def pulls_away_from_zero(form: LossForm) -> bool:
     """Return whether the regularizer contains terms of the loss, or is smaller elsewhere in K than at 0, as a prior can be."""
-    public = quadratic(form.template.regularizer, form.space)
+    public = as_quadratic(form.template.regularizer, form.space)
     if form.template.public_terms is not None or (public is not None and not public.slope.any()):
         return form.template.public_terms is not None
     rng, zero = np.random.default_rng(0), np.zeros(form.space.dim)

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.expressions.parameter_space import Space
-from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
+from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stack_entries
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.sensitive_subspace import basis_of, distinct_columns
 from dpconvex.util.arrays import Array, Indices
@@ -119,7 +119,7 @@ def aligned(space: Space, count: int, first: bool) -> tuple[Indices, Indices] | 
 
 def factor(leaves: Sequence[Polynomial], classes: Indices, positions: Indices) -> tuple[Array, Array, Indices] | None:
     """Return alphas, H and monomials if every leaf entry is ``alpha (x) H``; None otherwise."""
-    terms = stacked(leaves)
+    terms = stack_entries(leaves)
     monomials, number = numbered_rows(terms.monomial)
     sides, spots = int(classes.max()) + 1, int(positions.max()) + 1
     if spots * len(monomials) > MOST:

@@ -11,7 +11,7 @@ from dpconvex.data.domains import Box
 from dpconvex.errors import DPConvexError
 from dpconvex.expressions.expansion import Base, Expander, RecordVariables, Units
 from dpconvex.expressions.expression import Expression
-from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
+from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stack_entries
 from dpconvex.model.template import Template
 from dpconvex.numerics import APART
 from dpconvex.sensitivity.gram import GradientGram
@@ -53,7 +53,7 @@ def candidate_units(
     own = {base.name: slice(base.start, base.start + base.size) for base in boxes}
     movable = np.isin(np.append(bases.owner, -1), [bases.owner[part.start] for part in own.values()])
     movable[:-1] &= bases.lower < bases.upper  # a shifted constant is rounding error
-    shift, scale = centres_and_scales(stacked([p.part(with_theta=True) for p in polynomials]), movable)
+    shift, scale = centres_and_scales(stack_entries([p.part(with_theta=True) for p in polynomials]), movable)
     for part in own.values():
         if np.ptp(scale[part]) <= APART * scale[part].max():
             scale[part] = 1.0

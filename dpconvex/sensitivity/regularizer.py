@@ -34,7 +34,7 @@ from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sensitivity.interpreter import AbstractInterpreter
 from dpconvex.sensitivity.loss_form import LossForm, affine_leaves
 from dpconvex.sets.feasible_set import FeasibleSet
-from dpconvex.sets.quadratics import linear_parts, quadratic
+from dpconvex.sets.quadratics import as_quadratic, linear_parts
 from dpconvex.util.arrays import Array, Indices, components
 
 
@@ -115,7 +115,7 @@ def least_hessian(
 
 def ridge_of(form: LossForm, free: bool = True) -> Array | None:
     """Return the diagonal Hessian of a quadratic regularizer, shape (dim,), or None; `free` excludes slopes and constraints."""
-    public, known = quadratic(form.template.regularizer, form.space), form.feasible.is_space or not free
+    public, known = as_quadratic(form.template.regularizer, form.space), form.feasible.is_space or not free
     if public is None or (free and public.slope.any()) or not known or not is_diagonal(public.hessian):
         return None
     return np.asarray(public.hessian.diagonal())
@@ -178,7 +178,7 @@ def slope_of(expression: Expression, form: LossForm, ball: float = math.inf) -> 
     """Return a bound on the gradient norm of a convex public expression over the points of K of norm at most `ball`."""
     total = 0.0
     for factor, term in terms(expression):
-        closed, weight = quadratic(term, form.space), abs(float(factor))
+        closed, weight = as_quadratic(term, form.space), abs(float(factor))
         if not term.variables or not weight:
             continue
         if closed is None:
@@ -196,13 +196,13 @@ def steepness(expression: Expression, form: LossForm, ball: float) -> float:
     if least > 0:
         return math.sqrt(expression.args[0].shape[0]) / least * (1 + NORM_SLACK)
     try:
-        entries, gram = walked(expression, form, ball)
+        entries, gram = bound_entries(expression, form, ball)
         return sum(Gradients(entry.terms, gram).bound for entry in entries)
     except NotPrivate:
         return math.inf
 
 
-def walked(expression: Expression, form: LossForm, ball: float) -> tuple[Sequence[AbstractValue], GradientGram]:
+def bound_entries(expression: Expression, form: LossForm, ball: float) -> tuple[Sequence[AbstractValue], GradientGram]:
     """Return bounds on the entries of a public expression over the points of K of norm at most `ball`, and the Gram bounds."""
     leaves = affine_leaves(expression)
     gram = GradientGram([form.expander.expand(leaf) for leaf in leaves], form.space, form.bases)

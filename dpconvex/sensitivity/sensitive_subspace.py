@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
+from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stack_entries
 from dpconvex.util.arrays import Array
 
 ROUNDS = 8  # Rounds of scaling the rows and columns of a matrix
@@ -73,7 +73,7 @@ def settled(basis: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def coefficient_vectors(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
     """Return the distinct coefficient vectors of all leaf entries and monomials as columns, shape (dim, vectors)."""
-    terms = stacked([leaf.part(with_theta=True) for leaf in leaves])
+    terms = stack_entries([leaf.part(with_theta=True) for leaf in leaves])
     if not len(terms.entry):
         return sp.csc_array((dim, 0))
     column = numbered_rows(np.column_stack([terms.entry, terms.monomial]))[1]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from dpconvex.errors import NotPrivate
-from dpconvex.expressions.atoms.arrangement import repeated
+from dpconvex.expressions.atoms.arrangement import broadcast
 from dpconvex.expressions.discipline import is_concave, is_convex, sign
 from dpconvex.expressions.expansion import Expander
 from dpconvex.expressions.expression import Constraint, Expression, postorder
@@ -13,7 +13,7 @@ def has_kinks(expression: Expression) -> bool:
     return any(node.atom is not None and bool(node.atom.kinks) for node in postorder([expression]))
 
 
-def check(constraint: Constraint) -> None:
+def check_constraint(constraint: Constraint) -> None:
     """Raise if a constraint contains a field of the record, or is not convex by CVXPY's rules."""
     if constraint.fields:
         why = "a constraint mentions a field of the record, so the feasible set would depend on data"
@@ -37,7 +37,7 @@ def domains(expression: Expression) -> Iterator[tuple[Expression, Expression, st
 
 
 def not_negative(argument: Expression) -> Constraint:
-    return Constraint("inequality", (repeated(0.0, argument.shape), argument))
+    return Constraint("inequality", (broadcast(0.0, argument.shape), argument))
 
 
 def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:

@@ -295,7 +295,7 @@ def refined(
     return answer
 
 
-def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, Array]) -> tuple[Array, Array]:
+def axis_bounds(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, Array]) -> tuple[Array, Array]:
     """Return bounds on single coordinates over a set by multipliers (docs/theory.md, section 17), or by `known` if tighter."""
     count, goals = len(coordinates), np.eye(region.dim)[coordinates]
     blocks = [block for block in region.blocks if block.matrix[:, coordinates].nnz]  # without unrelated blocks

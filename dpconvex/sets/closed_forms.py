@@ -30,10 +30,10 @@ from dpconvex.sets.projections import (
     NormBall,
     Slab,
     Spectral,
-    close,
+    nearly_equal,
     smat,
     svec,
-    triangle,
+    upper_triangle,
 )
 from dpconvex.sets.quadratics import Affine, affine_map, linear_parts
 from dpconvex.sets.region import Region
@@ -218,9 +218,9 @@ def plain_matrix(entries: Affine, shape: tuple[int, ...]) -> tuple[Indices, floa
             return None
         shift = (-offset / matrix.data[0]).reshape(shape, order="F")
         return matrix.indices.astype(np.int64), abs(float(matrix.data[0])), shift, False
-    row, column, weight = triangle(shape[0])
+    row, column, weight = upper_triangle(shape[0])
     constant = offset.reshape(shape)
-    if shape[0] != shape[1] or not close(constant, constant.T).all():
+    if shape[0] != shape[1] or not nearly_equal(constant, constant.T).all():
         return None
     upper, mirrored = sp.csr_array(matrix[column * shape[0] + row]), sp.csr_array(matrix[row * shape[0] + column])
     if abs(upper - mirrored).max() > 0:
@@ -235,7 +235,7 @@ def symmetric_map(entries: Affine) -> tuple[Indices, float, Array] | None:
     if not (np.diff(matrix.indptr) == 1).all() or len(set(matrix.indices.tolist())) < len(offset):
         return None
     scale = float(matrix.data[0])
-    if not close(matrix.data, np.full(len(offset), scale)).all():
+    if not nearly_equal(matrix.data, np.full(len(offset), scale)).all():
         return None
     return matrix.indices.astype(np.int64), scale, -smat(offset) / scale
 
@@ -252,7 +252,7 @@ def spectral(blocks: list[ConeBlock], rows: list[Row]) -> Spectral | None:
         if len(places) == 1 and not rows and (shift != shift[0, 0] * one).any():
             middle = shift
         level = float((shift - middle)[0, 0])
-        if not (close(shift, middle + level * one) | (shift == middle + level * one)).all():
+        if not (nearly_equal(shift, middle + level * one) | (shift == middle + level * one)).all():
             return None
         low, high = (max(low, level), high) if scale > 0 else (low, min(high, level))
     ends = np.full(len(one), low), np.full(len(one), high)
@@ -281,7 +281,7 @@ def slab(rows: list[Row], here: Indices) -> Slab | None:
     length = np.linalg.norm(matrix, axis=1)
     unit = matrix[0] / length[0]
     side = np.sign(matrix @ unit)
-    if any(row.tight for row in rows) or not close(matrix / length[:, None], side[:, None] * unit).all():
+    if any(row.tight for row in rows) or not nearly_equal(matrix / length[:, None], side[:, None] * unit).all():
         return None
     high = (value / length)[side > 0].min(initial=np.inf)
     low = (-value / length)[side < 0].max(initial=-np.inf)
@@ -321,5 +321,5 @@ def within(hull: AxisHull, lower: Array, upper: Array) -> AxisHull | None:
         low, high = np.where(here[0] >= hull.anchor, 0.0, hull.low), np.where(here[1] <= hull.anchor, 0.0, hull.high)
         hull = AxisHull(hull.coordinates, hull.anchor, low, high)
     low, high = hull.ends
-    inside = (low >= here[0]) | close(low, here[0]), (high <= here[1]) | close(high, here[1])
+    inside = (low >= here[0]) | nearly_equal(low, here[0]), (high <= here[1]) | nearly_equal(high, here[1])
     return hull if hull.can_project and inside[0].all() and inside[1].all() else None

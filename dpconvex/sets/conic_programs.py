@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from dpconvex.expressions.expression import Constraint, Expression
 from dpconvex.expressions.parameter_space import Space
-from dpconvex.expressions.to_cvxpy import posed, solve_quietly
+from dpconvex.expressions.to_cvxpy import pose, solve_quietly
 from dpconvex.util.arrays import Array
 from dpconvex.util.silence import silence
 
@@ -30,7 +30,7 @@ class ConicForm:
     def of(cls, space: Space, constraints: Sequence[Constraint], cost: Expression | None = None) -> Self:
         from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
 
-        theta, writer, limits = posed(space, constraints)
+        theta, writer, limits = pose(space, constraints)
         goal = cp.sum(theta) + (0.0 if cost is None else writer.expression(cost))
         data, _, _ = cp.Problem(cp.Minimize(goal), limits).get_problem_data(cp.CLARABEL)
         start, slope = data["param_prob"].var_id_to_col[theta.id], np.array(data["c"])
@@ -115,7 +115,7 @@ def inner_points(space: Space, constraints: Sequence[Constraint]) -> Iterator[tu
     """Yield points far from equality in all inequalities, and their depths; None and minus infinity if the set seems empty."""
     for unit in (1.0, 1e3, 1e-3, 1e6, 1e-6):
         depth = cp.Variable()
-        theta, _, limits = posed(space, constraints, unit)
+        theta, _, limits = pose(space, constraints, unit)
         limits = [depth <= 1, *(deeper(limit, depth) for limit in limits)]
         # Prefer points near 0, where answers are; the last weight accepts points anywhere.
         for weight in (1e-3, 1e-6, 0.0):

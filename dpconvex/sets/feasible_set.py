@@ -12,7 +12,7 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.numerics import EPSILON, NORM_SLACK, Ends, interval_product, interval_sums, norm_up, sum_ends
 from dpconvex.sets.blocks import SEMIDEFINITE
-from dpconvex.sets.certified_minimum import reaches
+from dpconvex.sets.certified_minimum import axis_bounds
 from dpconvex.sets.closed_forms import closed_forms, symmetric_map
 from dpconvex.sets.projections import AxisHull, ConvexSet, IntervalSet
 from dpconvex.sets.region import Region
@@ -58,7 +58,7 @@ class FeasibleSet:
         groups = [here for here in self._others if not np.isfinite([lower[here], upper[here]]).all()]
         if not groups or max(map(len, groups)) > MOST_BOUNDED or self.obstacle is not None:
             return tuple(self._around)
-        reached = [IntervalSet(here, *reaches(self.region, here, (lower[here], upper[here]))) for here in groups]
+        reached = [IntervalSet(here, *axis_bounds(self.region, here, (lower[here], upper[here]))) for here in groups]
         return *self._around, *reached
 
     @cached_property

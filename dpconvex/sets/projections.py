@@ -10,7 +10,7 @@ from dpconvex.numerics import EPSILON, norm_up, plus, sum_ends
 from dpconvex.util.arrays import Array, Indices
 
 
-def close(a: Array, b: Array) -> NDArray[np.bool_]:
+def nearly_equal(a: Array, b: Array) -> NDArray[np.bool_]:
     """Return whether numbers agree up to the rounding of a few operations; infinite numbers never agree."""
     room = 8 * EPSILON * np.maximum(np.abs(a), np.abs(b))
     return np.asarray((np.abs(a - b) <= room) & np.isfinite(room))
@@ -188,7 +188,7 @@ class AxisHull(ConvexSet):
 
 
 @lru_cache(maxsize=64)
-def triangle(side: int) -> tuple[Indices, Indices, Array]:
+def upper_triangle(side: int) -> tuple[Indices, Indices, Array]:
     """Return rows and columns of the upper triangle, column by column, and weights: 1 on the diagonal, sqrt(2) elsewhere."""
     column, row = np.tril_indices(side)
     return row, column, np.where(row == column, 1.0, np.sqrt(2.0))
@@ -204,14 +204,14 @@ def square(side: int) -> Indices:
 def svec(matrix: Array) -> Array:
     """Return coordinates of symmetric matrices, (..., D, D) to (..., D(D+1)/2), an isometry for the Frobenius norm."""
     side = matrix.shape[-1]
-    row, column, weight = triangle(side)
+    row, column, weight = upper_triangle(side)
     return np.asarray(matrix.reshape(*matrix.shape[:-2], -1).take(row * side + column, axis=-1) * weight)
 
 
 def smat(vector: Array) -> Array:
     """Return symmetric matrices from their coordinates, (..., D(D+1)/2) to (..., D, D); the inverse of `svec`."""
     side = int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
-    return np.asarray((vector / triangle(side)[2]).take(square(side), axis=-1))
+    return np.asarray((vector / upper_triangle(side)[2]).take(square(side), axis=-1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,7 +245,7 @@ class Spectral(ConvexSet):
         low, high = (float(end) for end in (self.inner.bounds()[0].min(), self.inner.bounds()[1].max()))
         middle, lower, upper = self.center, np.array(-high), np.array(high)
         if self.symmetric:
-            row, column, _ = triangle(len(self.shift))
+            row, column, _ = upper_triangle(len(self.shift))
             half = (high - low) / 2 * np.sqrt(2.0)
             lower, upper = np.where(row == column, low, -half), np.where(row == column, high, half)
         sizes = (norm_up(self.shift) + np.where(np.isfinite(end), np.abs(end), 0.0) for end in (lower, upper))

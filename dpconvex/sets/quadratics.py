@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from dpconvex.expressions.atoms.arithmetic import add, total
 from dpconvex.expressions.atoms.arrangement import reshape, vec
-from dpconvex.expressions.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST, choices as choices_of
+from dpconvex.expressions.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST, entry_choices as choices_of
 from dpconvex.expressions.atoms.norms import NORM, QUAD_OVER_LIN, sum_squares
 from dpconvex.expressions.atoms.powers import ABS, POWER
 from dpconvex.expressions.atoms.rules import sum_matrix
-from dpconvex.expressions.evaluate import STEP, over_records, slopes
+from dpconvex.expressions.evaluate import STEP, gradients, over_records
 from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.expression import Constraint, Expression, Variable, constant
 from dpconvex.expressions.parameter_space import Space
-from dpconvex.expressions.polynomial import Polynomial, stacked as joined
+from dpconvex.expressions.polynomial import Polynomial, stack_entries as joined
 from dpconvex.numerics import EPSILON, quotient_ends, root_up, sum_ends
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
@@ -44,17 +44,17 @@ def public(space: Space) -> Expander:
     return Expander(space, RecordVariables({}))
 
 
-def read(expression: Expression, space: Space) -> Polynomial:
+def affine_polynomial(expression: Expression, space: Space) -> Polynomial:
     """Return a public affine expression as a polynomial, with bounds on the rounding errors of its coefficients."""
     return public(space).expand(expression)
 
 
 def affine_map(expression: Expression, space: Space) -> Affine:
     """Return M and c such that the entries of a public affine expression, in column order, are ``M @ theta + c``."""
-    return matrices(read(expression, space), space.dim)[:2]
+    return reading_of(affine_polynomial(expression, space), space.dim)[:2]
 
 
-def matrices(found: Polynomial, dim: int) -> Reading:
+def reading_of(found: Polynomial, dim: int) -> Reading:
     # After cancellation, a coefficient is about as large as its error: it counts as 0.
     kept = np.abs(found.coefficient) > found.error
     value, error = np.where(kept, found.coefficient, 0.0), found.error * (1 + 4 * EPSILON)
@@ -89,11 +89,11 @@ def linear_parts(expression: Expression, absolute: bool = False) -> Parts:
 def level_of(space: Space, parts: Parts) -> Polynomial:
     """Return minus the affine part of sums: if the sums are at most 0, this bounds their curved parts."""
     count = next(iter(parts.values())).shape[0] if parts else 0
-    affine = (read(part, space).linear(-rows, (count,)) for part, rows in parts.items() if part.is_affine)
+    affine = (affine_polynomial(part, space).linear(-rows, (count,)) for part, rows in parts.items() if part.is_affine)
     return reduce(operator.add, affine, Polynomial.constant(np.zeros(count)))
 
 
-def turned(space: Space, constraint: Constraint) -> Constraint | None:
+def as_paraboloid(space: Space, constraint: Constraint) -> Constraint | None:
     """Return ``a ||v||^2 / t <= s`` for a number s as ``a ||v||^2 / s <= t``, which implies t >= 0; None for other constraints.
 
     The quotient is as steep as s / t, and t may be as small as rounding.  Rounding makes the set smaller, never larger.
@@ -102,7 +102,7 @@ def turned(space: Space, constraint: Constraint) -> Constraint | None:
         return None
     sums = linear_parts(constraint.args[0] - constraint.args[1])
     curved = [(part, factors.toarray().ravel()) for part, factors in sums.items() if not part.is_affine]
-    matrix, offset, _, missed = matrices(level_of(space, sums), space.dim)
+    matrix, offset, _, missed = reading_of(level_of(space, sums), space.dim)
     if len(curved) != 1 or matrix.nnz or curved[0][0].atom is not QUAD_OVER_LIN:
         return None
     (part, factors), least = curved[0], float(sum_ends(offset, -missed)[0][0])
@@ -149,12 +149,12 @@ def groups(reduction: Expression) -> NDArray[np.int64]:
     return sum_matrix(reduction).indices.astype(np.int64)
 
 
-def taken(parts: Parts, rows: Any) -> Parts:
+def select_rows(parts: Parts, rows: Any) -> Parts:
     found = {part: sp.csr_array(factors[rows]) for part, factors in parts.items()}
     return {part: factors for part, factors in found.items() if factors.nnz}
 
 
-def expanded(parts: Parts) -> list[Parts] | None:
+def expand_maxima(parts: Parts) -> list[Parts] | None:
     """Return upper bounds on maxima as upper bounds on each of their terms; None if there is nothing to expand."""
     absolute = sum(np.diff(factors.indptr) for part, factors in parts.items() if part.atom is ABS)
     for part, factors in parts.items():
@@ -163,10 +163,10 @@ def expanded(parts: Parts) -> list[Parts] | None:
         if not found or not fit.any():
             continue
         others = {p: f for p, f in parts.items() if p is not part}
-        sums = [taken(parts, np.flatnonzero(~fit))]
+        sums = [select_rows(parts, np.flatnonzero(~fit))]
         for inner, chosen in found:
             pairs = sp.coo_array(sp.diags_array(fit.astype(float)) @ factors @ chosen)
-            new = taken(others, pairs.row)
+            new = select_rows(others, pairs.row)
             pick = sp.csr_array((pairs.data, (np.arange(pairs.nnz), pairs.col)), shape=(pairs.nnz, inner.size))
             for p, f in linear_parts(inner).items():
                 new[p] = sp.csr_array(new[p] + pick @ f) if p in new else sp.csr_array(pick @ f)
@@ -193,12 +193,12 @@ def choices(part: Expression) -> list[tuple[Expression, sp.csr_array]]:
     return []
 
 
-def stacked(maps: Sequence[Affine]) -> Affine:
+def stack_maps(maps: Sequence[Affine]) -> Affine:
     """Return affine maps stacked below each other."""
     return sp.csr_array(sp.vstack([matrix for matrix, _ in maps])), np.concatenate([offset for _, offset in maps])
 
 
-def weighted(parts: Sequence[Polynomial], weights: Sequence[Array]) -> Polynomial:
+def stack_weighted(parts: Sequence[Polynomial], weights: Sequence[Array]) -> Polynomial:
     """Return affine maps stacked below each other, with rows multiplied by weights; rows of weight zero are dropped."""
     rows = [sp.csr_array(sp.diags_array(w))[np.flatnonzero(w)] for w in weights]
     return joined([part.linear(own, own.shape[:1]) for own, part in zip(rows, parts, strict=True)])
@@ -231,7 +231,7 @@ class Bend:
 
 
 @once
-def quadratic(expression: Expression, space: Space) -> Quadratic | None:
+def as_quadratic(expression: Expression, space: Space) -> Quadratic | None:
     """Return a public scalar expression as a quadratic function; None if it is not written as squares and affine terms."""
     return quadratic_of(linear_parts(expression), space) if expression.is_scalar else None
 
@@ -242,11 +242,11 @@ def quadratic_of(parts: Parts, space: Space) -> Quadratic | None:
     found = {True: [nothing], False: [nothing]}  # affine expressions and squared ones, with their weights
     for part, row in parts.items():
         weights = row.toarray()[0]
-        one = (part, weights) if part.is_affine else squares(part, weights)
+        one = (part, weights) if part.is_affine else as_squares(part, weights)
         if one is None:
             return None
         found[part.is_affine].append((affine_map(one[0], space), one[1]))
-    (lines, heights), (inner, offsets) = (stacked([one for one, _ in found[kind]]) for kind in (True, False))
+    (lines, heights), (inner, offsets) = (stack_maps([one for one, _ in found[kind]]) for kind in (True, False))
     slopes, weights = (np.concatenate([own for _, own in found[kind]]) for kind in (True, False))
     scaled = sp.csr_array(inner.T * weights)
     slope = lines.T @ slopes + 2 * (scaled @ offsets)
@@ -255,7 +255,7 @@ def quadratic_of(parts: Parts, space: Space) -> Quadratic | None:
     return Quadratic(hessian, slope, float(slopes @ heights) + float(weights @ offsets**2))
 
 
-def squares(part: Expression, weights: Array) -> tuple[Expression, Array] | None:
+def as_squares(part: Expression, weights: Array) -> tuple[Expression, Array] | None:
     """Return an affine e and weights v such that weighted entries of an atom add up to ``sum(v * e**2)``; None otherwise."""
     inner = part.args[0]
     if part.atom is POWER and part.option("p") == 2 and inner.is_affine:
@@ -268,15 +268,15 @@ def squares(part: Expression, weights: Array) -> tuple[Expression, Array] | None
 def subgradient(root: Expression, leaves: Mapping[Expression, Any]) -> dict[Variable, Array]:
     found = over_records([root], {leaf: np.asarray(value, dtype=float)[..., None] for leaf, value in leaves.items()})
     with np.errstate(all="ignore"):
-        known = slopes(list(found), found, root)
+        known = gradients(list(found), found, root)
     return {leaf: np.broadcast_to(known.get(leaf, np.zeros(1))[..., 0], leaf.shape) for leaf in root.variables}
 
 
-def bent(
+def hessian_product(
     root: Expression, leaves: Mapping[Expression, Array], moves: Mapping[Variable, Array]
 ) -> dict[Variable, Array]:
     """Return the Hessian of a scalar expression times m directions, shape (..., m) for each variable, where it is smooth."""
     found = over_records([root], {leaf: leaves[leaf][..., None] + 1j * STEP * move for leaf, move in moves.items()})
     with np.errstate(all="ignore"):
-        known = slopes(list(found), found, root)
+        known = gradients(list(found), found, root)
     return {leaf: np.imag(known[leaf]) / STEP for leaf in root.variables if leaf in known}

@@ -17,33 +17,33 @@ from dpconvex.expressions.atoms.powers import ABS
 from dpconvex.expressions.evaluate import over_records
 from dpconvex.expressions.expression import Constraint, Expression, postorder
 from dpconvex.expressions.parameter_space import Space
-from dpconvex.expressions.polynomial import Polynomial, stacked as joined
+from dpconvex.expressions.polynomial import Polynomial, stack_entries as joined
 from dpconvex.expressions.to_cvxpy import attribute_constraints
 from dpconvex.numerics import EPSILON, NORM_SLACK, quotient_ends, root_up, sum_ends
-from dpconvex.sets.atom_domains import check, has_kinks, with_domains
+from dpconvex.sets.atom_domains import check_constraint, has_kinks, with_domains
 from dpconvex.sets.blocks import ABSOLUTE, EXTENDED, NONNEGATIVE, ROOM, SECOND_ORDER, SEMIDEFINITE, ConeBlock
 from dpconvex.sets.conic_programs import ConicForm, inner_points
 from dpconvex.sets.equations import in_units, ranked_svd
-from dpconvex.sets.projections import triangle
+from dpconvex.sets.projections import upper_triangle
 from dpconvex.sets.quadratics import (
     Affine,
     Parts,
     Reading,
     affine_map,
-    bent,
-    expanded,
+    affine_polynomial,
+    as_paraboloid,
+    as_squares,
+    expand_maxima,
     groups,
+    hessian_product,
     is_euclidean,
     level_of,
     linear_parts,
-    matrices,
-    read,
-    squares,
-    stacked,
+    reading_of,
+    select_rows,
+    stack_maps,
+    stack_weighted,
     subgradient,
-    taken,
-    turned,
-    weighted,
     weighted_sum,
 )
 
@@ -59,7 +59,7 @@ class Region:
     def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
         self.space, self.dim = space, space.dim
         for constraint in constraints:
-            check(constraint)
+            check_constraint(constraint)
         attributes = [pair for block in space.blocks.values() for pair in attribute_constraints(block.variable)]
         self.told = [*(told for told, _ in attributes), *map(str, constraints)]
         self.lower, self.upper = np.full(self.dim, -np.inf), np.full(self.dim, np.inf)
@@ -70,14 +70,14 @@ class Region:
         self.curved: list[Expression] = []  # convex functions with entries of at most 0 on K
         self.cones: list[ConeBlock] = []
         self.paraboloids: dict[Expression, ConeBlock] = {}  # curved function ||e||^2 - t -> block (t, e)
-        for found in (pair for pair in map(partial(turned, space), constraints) if pair is not None):
-            below, above = (read(argument, space) for argument in (found.args[1], found.args[0].args[0]))
-            block = ConeBlock(SECOND_ORDER, *matrices(joined([below, above]), self.dim)[:2])
+        for found in (pair for pair in map(partial(as_paraboloid, space), constraints) if pair is not None):
+            below, above = (affine_polynomial(argument, space) for argument in (found.args[1], found.args[0].args[0]))
+            block = ConeBlock(SECOND_ORDER, *reading_of(joined([below, above]), self.dim)[:2])
             self.paraboloids[found.args[0] - found.args[1]] = block
             self._not_negative(below)
         self.readings.clear()
         implied = self.lower.copy(), self.upper.copy()  # by paraboloids
-        self.constraints = with_domains([turned(space, constraint) or constraint for constraint in constraints])
+        self.constraints = with_domains([as_paraboloid(space, constraint) or constraint for constraint in constraints])
         for constraint in (*(constraint for _, constraint in attributes), *self.constraints):
             self._read(constraint)
         if (self.lower > self.upper).any():
@@ -87,7 +87,7 @@ class Region:
         high = np.isfinite(self.upper) & ~self.fixed & (self.upper != implied[1])
         one = sp.csr_array(sp.eye_array(self.dim))
         rows = [part[:2] for part in self.readings]
-        linear = stacked([(one[low], -self.lower[low]), (-one[high], self.upper[high]), *rows])
+        linear = stack_maps([(one[low], -self.lower[low]), (-one[high], self.upper[high]), *rows])
         # Bounds and rows as one block, before the cones.
         self.blocks = [*([ConeBlock(NONNEGATIVE, *linear)] if len(linear[1]) else []), *self.cones]
         self.is_polyhedral = not self.curved and not self.cones
@@ -102,7 +102,7 @@ class Region:
         if constraint.kind == "semidefinite":
             self._semidefinite(first)
         elif constraint.kind == "equality":
-            self._not_negative(read(first - others[0], self.space), equal=True)
+            self._not_negative(affine_polynomial(first - others[0], self.space), equal=True)
         elif constraint.kind == "second-order cone":
             along = None if others[0].ndim < 2 else (int(constraint.options[0]),)
             self._inequality(reshape(norm(others[0], 2, along), first.shape) - first)
@@ -111,7 +111,7 @@ class Region:
 
     def _not_negative(self, entries: Polynomial, equal: bool = False) -> None:
         """Add the condition that entries are at least 0, or 0 if `equal`; rows of a single coordinate become bounds."""
-        matrix, offset, wrong, missed = matrices(entries, self.dim)
+        matrix, offset, wrong, missed = reading_of(entries, self.dim)
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
         count = np.diff(matrix.indptr)
@@ -139,7 +139,7 @@ class Region:
         """Add the condition that an affine symmetric matrix is positive semidefinite."""
         entries, offset = affine_map(matrix, self.space)
         side = matrix.shape[0] if matrix.ndim else 1
-        row, column, weight = triangle(side)
+        row, column, weight = upper_triangle(side)
         upper, lower = column * side + row, row * side + column
         skew = abs(entries[upper] - entries[lower]).max(), np.abs(offset[upper] - offset[lower]).max(initial=0.0)
         if max(skew) > 4 * EPSILON * max(abs(entries).max(), np.abs(offset).max(initial=0.0)):
@@ -147,7 +147,7 @@ class Region:
             raise MissingRule(why, matrix, "symmetrise it: (X + X.T) / 2")
         found = sp.csr_array(sp.diags_array(weight) @ entries[upper]), weight * offset[upper]
         if side == 1:
-            self._not_negative(read(matrix, self.space))
+            self._not_negative(affine_polynomial(matrix, self.space))
         else:
             self.cones.append(ConeBlock(SEMIDEFINITE, *found))
 
@@ -159,7 +159,7 @@ class Region:
             for side in (1.0, -1.0):
                 self._not_negative(bound + inner.scaled(side))
         else:
-            found = matrices(joined([bound, inner]), self.dim)
+            found = reading_of(joined([bound, inner]), self.dim)
             self.cones.append(ConeBlock(kind, *found[:2], misread=found[2:]))
 
     def _inequality(self, difference: Expression) -> None:
@@ -167,7 +167,7 @@ class Region:
         waiting, whole = [linear_parts(difference)], True
         while waiting:
             parts = waiting.pop()
-            more = expanded(parts)
+            more = expand_maxima(parts)
             if more is not None:
                 waiting.extend(more)
                 whole = False
@@ -175,14 +175,14 @@ class Region:
             bent = np.zeros(next(iter(parts.values())).shape[0] if parts else 0, dtype=bool)
             for part, factors in parts.items():
                 bent |= (np.diff(factors.indptr) > 0) & (not part.is_affine)
-            found = [self._cone(taken(parts, [row])) for row in np.flatnonzero(bent)]
+            found = [self._cone(select_rows(parts, [row])) for row in np.flatnonzero(bent)]
             if whole and any(cone is None for cone in found):
                 self.curved.append(difference)
                 return
-            self._not_negative(level_of(self.space, taken(parts, np.flatnonzero(~bent))))
+            self._not_negative(level_of(self.space, select_rows(parts, np.flatnonzero(~bent))))
             for row, cone in zip(np.flatnonzero(bent), found, strict=True):
                 if cone is None:
-                    self.curved.append(weighted_sum(taken(parts, [row])))
+                    self.curved.append(weighted_sum(select_rows(parts, [row])))
                 elif isinstance(cone, Expression):
                     self._semidefinite(cone)
                 else:
@@ -190,33 +190,33 @@ class Region:
 
     def _cone(self, sums: Parts) -> tuple[str, Affine, Polynomial] | Expression | None:
         """Return ``sums <= 0`` as the kind, bound and argument of a norm, or as a semidefinite matrix; None if it is neither."""
-        matrix, offset, _, missed = matrices(level_of(self.space, sums), self.dim)
+        matrix, offset, _, missed = reading_of(level_of(self.space, sums), self.dim)
         level = matrix, sum_ends(offset, missed)[1]
         parts = [(part, factors.toarray()[0]) for part, factors in sums.items() if not part.is_affine]
         if any((weights < 0).any() for _, weights in parts):
             return None
-        squared = [found for part, weights in parts if (found := squares(part, weights)) is not None]
+        squared = [found for part, weights in parts if (found := as_squares(part, weights)) is not None]
         if len(squared) == len(parts):
             if matrix.nnz:
                 return None
             if offset[0] < 0:
                 raise self.contradiction()
-            terms, rows = [read(e, self.space) for e, _ in squared], [weights for _, weights in squared]
+            terms, rows = [affine_polynomial(e, self.space) for e, _ in squared], [weights for _, weights in squared]
             largest = max(float(weights.max()) for weights in rows)  # equal weights need no scaling
             radius = root_up(float(quotient_ends(level[1], largest)[1][0]))
             scales = [np.sqrt(weights / largest) for weights in rows]
-            return SECOND_ORDER, (matrix, np.array([radius])), weighted(terms, scales)
+            return SECOND_ORDER, (matrix, np.array([radius])), stack_weighted(terms, scales)
         if not all(part.args[0].is_affine for part, _ in parts):
             return None
-        inner = [read(part.args[0], self.space) for part, _ in parts]
+        inner = [affine_polynomial(part.args[0], self.space) for part, _ in parts]
         if all(part.atom is ABS for part, _ in parts):
-            return ABSOLUTE, level, weighted(inner, [weights for _, weights in parts])
+            return ABSOLUTE, level, stack_weighted(inner, [weights for _, weights in parts])
         (part, weights), *others = parts
         if others or np.count_nonzero(weights) != 1:
             return None
         entry = int(np.flatnonzero(weights)[0])
         if is_euclidean(part):
-            return SECOND_ORDER, level, weighted(inner, [np.where(groups(part) == entry, weights[entry], 0.0)])
+            return SECOND_ORDER, level, stack_weighted(inner, [np.where(groups(part) == entry, weights[entry], 0.0)])
         if part.atom not in (LAMBDA_MAX, SIGMA_MAX):
             return None
         matrix = part.args[0]
@@ -231,7 +231,7 @@ class Region:
     @cached_property
     def system(self) -> tuple[Array, Array]:
         unit = sp.csr_array(sp.eye_array(self.dim))[self.fixed]
-        matrix, offset = stacked([*(part[:2] for part in self.equations), (unit, -self.lower[self.fixed])])
+        matrix, offset = stack_maps([*(part[:2] for part in self.equations), (unit, -self.lower[self.fixed])])
         return in_units(matrix.toarray(), -offset)
 
     @cached_property
@@ -383,7 +383,7 @@ class Region:
         for block in self.space.blocks.values():
             move = block.lift @ np.eye(self.dim)[block.slice]
             moves[block.variable] = move.reshape((*block.variable.shape, -1), order="F")
-        found = bent(add(*terms), self.space.leaves(x.astype(float)), moves) if terms else {}
+        found = hessian_product(add(*terms), self.space.leaves(x.astype(float)), moves) if terms else {}
         for variable, change in found.items():
             block = self.space.blocks[variable.name]
             whole = np.broadcast_to(change, (*variable.shape, self.dim)).reshape((-1, self.dim), order="F")

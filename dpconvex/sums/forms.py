@@ -22,7 +22,7 @@ from dpconvex.expressions.polynomial import Polynomial, concatenate, numbered_ro
 from dpconvex.model.template import Template
 from dpconvex.numerics import BOUND_SLACK
 from dpconvex.sensitivity.loss_form import LARGEST_DEGREE, affine_leaves, expander_of
-from dpconvex.sets.quadratics import Quadratic, quadratic
+from dpconvex.sets.quadratics import Quadratic, as_quadratic
 from dpconvex.sums.design import TABLE, Design
 from dpconvex.sums.programs import Lowered, entry_rows, lowered
 from dpconvex.util.arrays import Array, Indices, powers_of_two
@@ -173,7 +173,7 @@ class Written:
 def public_part(template: Template, space: Space, part: Expression | None = None) -> Written | Quadratic:
     """Return a part of the regularizer, or all of it: as declared, per record, not times their number."""
     part = part or template.regularizer
-    if found := quadratic(part, space):
+    if found := as_quadratic(part, space):
         return found
     own = lowered(part, entry_rows(space))
     return Written(own, entries_matrix(space)[own.place])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.expressions.evaluate import STEP, over_records, slopes
+from dpconvex.expressions.evaluate import STEP, gradients, over_records
 from dpconvex.expressions.expression import Constant, Expression, Field, Variable, postorder
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.util.arrays import Array, Indices
@@ -55,7 +55,7 @@ class Lowered:
         found.setdefault(root, np.full(1, np.nan))
         # What leaves a function's domain becomes infinite or NaN; solvers refuse it.
         with np.errstate(all="ignore"):
-            known = slopes(list(found), found, root)
+            known = gradients(list(found), found, root)
         parts = [np.broadcast_to(known.get(slot, 0.0), (*slot.shape, size)) for slot in program.entries]
         rows = [part.reshape((-1, size), order="F") if part.ndim > 2 else part.reshape((-1, size)) for part in parts]
         whole = rows[0] if len(rows) == 1 else np.concatenate([np.zeros((0, size)), *rows])

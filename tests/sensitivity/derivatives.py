@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpconvex.data.record import Record
-from dpconvex.expressions.evaluate import STEP, over_records, slopes
+from dpconvex.expressions.evaluate import STEP, gradients, over_records
 from dpconvex.expressions.expression import postorder
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
@@ -64,7 +64,7 @@ class Jets:
         result = np.zeros((count, len(entries), theta.shape[1]), dtype=theta.dtype)
         for k, entry in enumerate(entries):
             with np.errstate(all="ignore"):
-                pulled = slopes(postorder([entry]), found, entry) if expression.variables else {}
+                pulled = gradients(postorder([entry]), found, entry) if expression.variables else {}
             for block in blocks:
                 if block.variable in pulled:
                     each = np.broadcast_to(pulled[block.variable], (*block.variable.shape, count))

@@ -18,7 +18,7 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.interpreter import AbstractInterpreter
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.neighbour_differences import differences, tally
+from dpconvex.sensitivity.neighbour_differences import all_differences, count_lengths
 from dpconvex.sums.batch_loss import BatchedLoss
 
 RECORDS = 12
@@ -231,7 +231,7 @@ def test_no_difference_is_longer_or_leaves_its_subspace(problem, options, adjace
     template = dp.load(problem, features=2, **options)
     analysis = analyse(template)
     rng = np.random.default_rng(1)
-    items = differences(analysis, adjacency)
+    items = all_differences(analysis, adjacency)
     for _ in range(20):
         loss, seen = BatchedLoss(template, analysis.form.space, template.record.sample(2, rng)), []
         for _ in range(24):
@@ -246,13 +246,13 @@ def test_labels_with_different_losses_are_paired_in_both_orders():
     w = cp.Variable(2, name="w")
     record = dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1]))
     template = dp.Template(record, lambda x, y: cp.logistic(w @ x) if y else 2 * dp.huber_hinge(1 - w @ x, 0.5))
-    assert len(differences(analyse(template), "replace-one")) == 4
+    assert len(all_differences(analyse(template), "replace-one")) == 4
 
 
 def test_a_tally_never_shortens():
     rng = np.random.default_rng(3)
     squares = np.concatenate([rng.random(1000) * 10.0 ** rng.integers(-8, 8, 1000), [0.0, 0.0]])
-    lengths, counts = tally(squares)
+    lengths, counts = count_lengths(squares)
     assert counts.sum() == 1000
     exact = np.sort(np.sqrt(squares[squares > 0]))
     rounded = np.repeat(lengths, counts.astype(int))

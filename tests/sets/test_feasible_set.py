@@ -14,7 +14,7 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.optim.certify import closest
 from dpconvex.sets import barrier
 from dpconvex.sets.certified_distance import certified_distance
-from dpconvex.sets.certified_minimum import minimum, reaches
+from dpconvex.sets.certified_minimum import axis_bounds, minimum
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.projections import AxisHull
 from dpconvex.sets.region import Region
@@ -316,7 +316,7 @@ def test_bounds_hold_wherever_a_linear_function_is_largest(name):
     rng, everything = np.random.default_rng(0), np.arange(feasible.space.dim)
     nothing = np.full(feasible.space.dim, np.inf)
     low, high = (
-        (-nothing, nothing) if name == "nuclear ball" else reaches(feasible.region, everything, (-nothing, nothing))
+        (-nothing, nothing) if name == "nuclear ball" else axis_bounds(feasible.region, everything, (-nothing, nothing))
     )
     assert np.isfinite(high).all() or name == "nuclear ball"
     for _ in range(8):

@@ -12,11 +12,11 @@ from dpconvex.expressions.atom import AtomDefinition, always
 from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.atoms.arrangement import (
     BROADCAST,
+    broadcast_all,
     diagonal,
     entry_at,
     hstack,
     reshape,
-    together,
     transpose,
     vec,
 )
@@ -57,7 +57,7 @@ ADD = AtomDefinition(
     monotonicity=always(1),
     to_string=summed_text,
     expand=add_terms,
-    bounds=lambda e, arguments: [rules.added_up(terms) for terms in zip(*arguments, strict=True)],
+    bounds=lambda e, arguments: [rules.sum_of(terms) for terms in zip(*arguments, strict=True)],
     entrywise=True,
 )
 
@@ -81,7 +81,7 @@ SUMMED = rules.reduction(
     affine="linear",
     value=lambda xp, e, a: xp.sum(a, axis=e.option("axis"), keepdims=True),
     vjp=lambda e, value, slope, a: [np.broadcast_to(slope, (*e.args[0].shape, slope.shape[-1]))],
-    one=lambda expression, entries: rules.added_up(entries),
+    one=lambda expression, entries: rules.sum_of(entries),
     from_cvxpy={
         "affine.sum.Sum": lambda node, args: total(args[0], *rules.axes_of(node)),
         "affine.trace.Trace": lambda node, args: total(diagonal(args[0])),
@@ -106,8 +106,8 @@ def combined(
     """Return, for each entry of the result, the sum of products over its pairs; at most one factor contains variables."""
     one, two = arguments
     if expression.args[0].variables:
-        return [rules.added_up([one[i].scaled(two[j].value) for i, j in group]) for group in pairs]
-    return [rules.added_up([two[j].scaled(one[i].value) for i, j in group]) for group in pairs]
+        return [rules.sum_of([one[i].scaled(two[j].value) for i, j in group]) for group in pairs]
+    return [rules.sum_of([two[j].scaled(one[i].value) for i, j in group]) for group in pairs]
 
 
 MULTIPLY = AtomDefinition(
@@ -229,7 +229,7 @@ MATMUL = AtomDefinition(
 
 
 def add(*terms: Any) -> Expression:
-    arguments = together(*terms)
+    arguments = broadcast_all(*terms)
     flat = [part for a in arguments for part in (a.args if a.atom is ADD else (a,))]
     return flat[0] if len(flat) == 1 else ADD(*flat)
 
@@ -245,11 +245,11 @@ def total(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -
 
 
 def multiply(a: Any, b: Any) -> Expression:
-    return MULTIPLY(*together(a, b))
+    return MULTIPLY(*broadcast_all(a, b))
 
 
 def divide(a: Any, b: Any) -> Expression:
-    return DIVIDE(*together(a, b))
+    return DIVIDE(*broadcast_all(a, b))
 
 
 def matmul(a: Any, b: Any) -> Expression:
@@ -283,7 +283,7 @@ def cumsum(a: Any, axis: int | None) -> Expression:
     if not a.ndim:
         return a
     if a.ndim > 2:
-        rules.refused("cumulative sums of", a.shape)
+        rules.no_rule("cumulative sums of", a.shape)
     ones = np.tri(a.shape[axis])
     return matmul(ones, a) if axis % a.ndim == 0 else matmul(a, ones.T)
 

@@ -7,25 +7,25 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.expressions.atom import AtomDefinition, always
-from dpconvex.expressions.atoms.rules import Entries, Write, common_sign, refused
+from dpconvex.expressions.atoms.rules import Entries, Write, common_sign, no_rule
 from dpconvex.expressions.expression import ATOM, OPERATORS, Expression, Shape, constant
 from dpconvex.expressions.polynomial import Polynomial, concatenate
 from dpconvex.util.runtime import once
 
 
-def repeated(argument: Any, shape: Shape) -> Expression:
+def broadcast(argument: Any, shape: Shape) -> Expression:
     argument = constant(argument)
     return argument if argument.shape == shape else BROADCAST(argument, shape=tuple(shape))
 
 
-def together(*arguments: Any) -> list[Expression]:
+def broadcast_all(*arguments: Any) -> list[Expression]:
     found = [constant(argument) for argument in arguments]
     shape = np.broadcast_shapes(*(argument.shape for argument in found))
-    return [repeated(argument, shape) for argument in found]
+    return [broadcast(argument, shape) for argument in found]
 
 
 @once
-def places(expression: Expression) -> NDArray[np.int64]:
+def source_entries(expression: Expression) -> NDArray[np.int64]:
     """Return, for each entry of a rearrangement, its entry number in the concatenated arguments."""
     starts = np.cumsum([0, *(argument.size for argument in expression.args)])
     numbers = [
@@ -36,7 +36,7 @@ def places(expression: Expression) -> NDArray[np.int64]:
 
 
 def rearrange(expander: Any, expression: Expression) -> Polynomial:
-    parts, order = [expander.expand(argument) for argument in expression.args], places(expression)
+    parts, order = [expander.expand(argument) for argument in expression.args], source_entries(expression)
     *starts, size = np.cumsum([0, *(part.size for part in parts)]).tolist()
     entries = [part.entry + start for part, start in zip(parts, starts, strict=True)]
     if size == order.size and (np.diff(order, prepend=-1) == 1).all():
@@ -46,14 +46,14 @@ def rearrange(expander: Any, expression: Expression) -> Polynomial:
 
 def rearranged(expression: Expression, arguments: list[Entries]) -> Entries:
     everything = [entry for entries in arguments for entry in entries]
-    return [everything[k] for k in places(expression)]
+    return [everything[k] for k in source_entries(expression)]
 
 
 @once
 def adding_back(expression: Expression) -> sp.csr_array:
     """Return the 0-1 matrix that adds each entry of a rearrangement to its place in the concatenated arguments."""
     shape = sum(argument.size for argument in expression.args), expression.size
-    return sp.csr_array((np.ones(shape[1]), (places(expression), np.arange(shape[1]))), shape=shape)
+    return sp.csr_array((np.ones(shape[1]), (source_entries(expression), np.arange(shape[1]))), shape=shape)
 
 
 def put_back(expression: Expression, value: Any, slope: Any, *arguments: Any) -> list[Any]:
@@ -134,7 +134,7 @@ SELECT = rearrangement(
 
 RESHAPE = rearrangement(
     name="reshape",
-    shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else refused("the reshaping of", inner, shape),
+    shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else no_rule("the reshaping of", inner, shape),
     value=lambda xp, e, a: xp.reshape(a, (*e.shape, a.shape[-1]), order="F"),
     from_cvxpy={
         "affine.reshape.reshape": lambda node, args: (
@@ -173,12 +173,12 @@ def repeated_by_ones(cp: Any, expression: Expression, args: list[Any]) -> Any:
 BROADCAST = rearrangement(
     name="broadcast",
     shape=lambda inner, shape: (
-        shape if np.broadcast_shapes(inner, shape) == shape else refused("the repetition of", inner, shape)
+        shape if np.broadcast_shapes(inner, shape) == shape else no_rule("the repetition of", inner, shape)
     ),
     value=lambda xp, e, a: xp.broadcast_to(a.reshape((1,) * (e.ndim + 1 - a.ndim) + a.shape), (*e.shape, a.shape[-1])),
     from_cvxpy={
-        "affine.promote.Promote": lambda node, args: repeated(args[0], node.shape),
-        "affine.broadcast_to.broadcast_to": lambda node, args: repeated(args[0], node.shape),
+        "affine.promote.Promote": lambda node, args: broadcast(args[0], node.shape),
+        "affine.broadcast_to.broadcast_to": lambda node, args: broadcast(args[0], node.shape),
     },
     to_cvxpy=repeated_by_ones,
     to_string=lambda e, write: (write(e.args[0], ATOM), ATOM),
@@ -187,7 +187,7 @@ BROADCAST = rearrangement(
 
 def concatenated(*shapes: Shape, axis: int) -> Shape:
     if len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) != 1 or len(set(map(len, shapes))) != 1:
-        return refused("the concatenation of", *shapes)
+        return no_rule("the concatenation of", *shapes)
     return (*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])
 
 

@@ -12,7 +12,7 @@ from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.expressions.abstract_values import AbstractValue, GradientSet, HessianTerm, Mean, hull_of
 from dpconvex.expressions.atom import AtomDefinition, LeastCurvature, always
 from dpconvex.expressions.atoms import rules
-from dpconvex.expressions.atoms.arrangement import together
+from dpconvex.expressions.atoms.arrangement import broadcast_all
 from dpconvex.expressions.expression import Expression
 from dpconvex.numerics import TINY, Interval
 
@@ -177,7 +177,7 @@ REL_ENTR = AtomDefinition(
 
 
 def rel_entr(a: Any, b: Any) -> Expression:
-    return REL_ENTR(*together(a, b))
+    return REL_ENTR(*broadcast_all(a, b))
 
 
 def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:

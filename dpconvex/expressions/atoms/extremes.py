@@ -14,7 +14,7 @@ from dpconvex.expressions.abstract_values import AbstractValue, NonsmoothPoint, 
 from dpconvex.expressions.atom import AtomDefinition, always
 from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.atoms.arithmetic import total
-from dpconvex.expressions.atoms.arrangement import CONCATENATE, reshape, together, vec
+from dpconvex.expressions.atoms.arrangement import CONCATENATE, broadcast_all, reshape, vec
 from dpconvex.expressions.atoms.exponentials import log_sum_exp
 from dpconvex.expressions.atoms.powers import huber
 from dpconvex.expressions.expression import ATOM, Expression, Shape, constant
@@ -99,7 +99,7 @@ MAXIMUM = AtomDefinition(
 
 
 def maximum(*terms: Any) -> Expression:
-    arguments = together(*terms)
+    arguments = broadcast_all(*terms)
     return arguments[0] if len(arguments) == 1 else MAXIMUM(*arguments)
 
 
@@ -131,7 +131,7 @@ MAX = rules.reduction(
 largest_entry: Callable[..., Expression] = partial(rules.along, MAX)
 
 
-def choices(expression: Expression) -> np.ndarray | None:
+def entry_choices(expression: Expression) -> np.ndarray | None:
     """Return all choices of k entries, as rows of zeros and ones; None if there are more than LARGEST_CHOICE."""
     count, k = expression.args[0].size, expression.option("k")
     if comb(count, k) > LARGEST_CHOICE:
@@ -144,7 +144,7 @@ def sum_largest_rule(expression: Expression, arguments: list[rules.Entries]) -> 
     entries, k = arguments[0], expression.option("k")
     low, high = (np.sort(ends)[-k:] for ends in rules.entry_ends(entries))
     value = rules.in_any_order(reduce(operator.add, parts := intervals(low, high)), parts)
-    table = choices(expression)
+    table = entry_choices(expression)
     if table is None:
         terms = rules.ball_of(entries, "the sum of the largest of many entries", float(np.sqrt(k)))
     else:
@@ -156,7 +156,7 @@ def sum_largest_rule(expression: Expression, arguments: list[rules.Entries]) -> 
 
 
 def rounded_sum_largest(expression: Expression, args: list[Expression], width: float) -> Expression | None:
-    table = choices(expression)
+    table = entry_choices(expression)
     return None if table is None else width * log_sum_exp((constant(table) @ vec(args[0])) / width)
 
 

@@ -17,11 +17,11 @@ SPECTRAL_REMEDY = f"use cp.sum_squares of the matrix on bounded parameters, or a
 
 
 def of_matrix(shape: Shape) -> Shape:
-    return () if len(shape) == 2 else rules.refused("functions of a matrix for", shape)
+    return () if len(shape) == 2 else rules.no_rule("functions of a matrix for", shape)
 
 
 def of_square(shape: Shape) -> Shape:
-    return of_matrix(shape) if len(set(shape)) == 1 else rules.refused("functions of a square matrix for", shape)
+    return of_matrix(shape) if len(set(shape)) == 1 else rules.no_rule("functions of a square matrix for", shape)
 
 
 def each(function: Callable[[Any, Any], Any]) -> Callable[[Any, Expression, Any], Any]:

@@ -58,7 +58,7 @@ def norm_rule(expression: Expression, group: rules.Entries) -> AbstractValue:
     rows, term = rules.affine_rows(group, "a norm"), rules.ball_of(group, "a norm", size)
     sizes = rules.sizes(*rules.entry_ends(group))
     least, most = (length(ends, order) for ends in sizes)
-    value = Interval(least, max(least, min(most, size * rules.length_of(group)))).rounded(count=8 + len(group))
+    value = Interval(least, max(least, min(most, size * rules.norm_of(group)))).rounded(count=8 + len(group))
     if order >= 2 and value.low > 0:
         pieces = tuple(HessianTerm((GradientSet(row[None, :]),), (order - 1) / value.low) for row in rows)
         still = ~rows.any(axis=1)
@@ -137,7 +137,7 @@ def squares_over(expression: Expression, group: rules.Entries, divisor: Abstract
     inner = [entry.behind or entry for entry in group]
     smallest, sizes = rules.sizes(*rules.entry_ends(group))
     least = float((smallest**2).sum())
-    most = min(norm_up(sizes), rules.length_of(inner))
+    most = min(norm_up(sizes), rules.norm_of(inner))
     value = Interval(least / y.high, max(most * most, least) / low)
     plain = len(group) == 1 and y == Interval(1.0, 1.0)
     value = ranges[0].power(2) if plain else value.rounded(count=8 + len(group))

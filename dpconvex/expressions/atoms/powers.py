@@ -142,14 +142,14 @@ def power_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     p, value = expression.option("p"), entry.value
     even = is_whole_line(p)
     steep = p < 0 or (p < 2 and bool(entry.terms))  # at 0, the value or a derivative is infinite
-    if steep and not even and rules.shrunk(value) <= 0:
+    if steep and not even and rules.rounded_low(value) <= 0:
         why = f"the power {p:g} needs an argument bounded away from zero, and it goes down to {value.low:.4g}"
         raise NotPrivate(
             why, None, f"shift the argument, or {rules.NARROWER}; squares and dp.huber_hinge take any argument"
         )
     rules.bounded(entry, f"the power {p:g}")
     if steep and not even:
-        value = Interval(rules.shrunk(value), value.high)
+        value = Interval(rules.rounded_low(value), value.high)
     ends = np.array([value.low, value.high])
     if (p * np.log(np.abs(ends[ends != 0]))).max(initial=0.0) > LARGEST_LOGARITHM:
         why = f"the power {p:g} of a number in [{value.low:.4g}, {value.high:.4g}] overflows"

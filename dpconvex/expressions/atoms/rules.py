@@ -30,7 +30,7 @@ def common_sign(expression: Expression, signs: Sequence[int]) -> int:
     return signs[0] if len(set(signs)) == 1 else 0
 
 
-def refused(what: str, *shapes: Shape) -> NoReturn:
+def no_rule(what: str, *shapes: Shape) -> NoReturn:
     raise ValueError(f"there is no rule for {what} shape {' and '.join(map(str, shapes))}")
 
 
@@ -118,14 +118,14 @@ def bounded(entry: AbstractValue, what: str) -> Interval:
 
 
 def positive(entry: AbstractValue, what: str, part: str = "argument") -> float:
-    low, away = shrunk(entry.value), f"its {part} keeps away from zero, and it goes down to {entry.value.low:.4g}"
+    low, away = rounded_low(entry.value), f"its {part} keeps away from zero, and it goes down to {entry.value.low:.4g}"
     if not low > 0:
         remedy = f"shift the {part}, or {NARROWER} so that it has a positive lower bound"
         raise NotPrivate(f"{what} is Lipschitz only where {away}", None, remedy)
     return low
 
 
-def shrunk(value: Interval) -> float:
+def rounded_low(value: Interval) -> float:
     """Return the lower end minus a bound on its rounding error: near zero it may be a difference of large numbers."""
     return value.low - BOUND_SLACK * abs(value.high) if np.isfinite(value.high) else value.low
 
@@ -159,7 +159,7 @@ def cancelled(size: float, where: Expression | None = None) -> NotPrivate:
     return NotPrivate(why, where, "write it without the terms that cancel")
 
 
-def added_up(entries: Sequence[AbstractValue]) -> AbstractValue:
+def sum_of(entries: Sequence[AbstractValue]) -> AbstractValue:
     """Return the sum of entries, with a range that holds for every order of summation."""
     if not entries:
         return AbstractValue(ZERO)
@@ -207,7 +207,7 @@ def ball_of(group: Entries, what: str, size: float) -> GradientSet:
     return GradientSet(rows * size, True, size * np.max([term.masses[0] for term in terms], axis=0) if summed else None)
 
 
-def length_of(entries: Sequence[AbstractValue]) -> float:
+def norm_of(entries: Sequence[AbstractValue]) -> float:
     """Return a bound on the Euclidean norm of entries, or of their positive parts; infinite unless all are of one array."""
     found = [entry.together for entry in entries if entry.together is not None]
     if not found or len(found) < len(entries) or any(array is not found[0][0] for array, _ in found):
