@@ -71,7 +71,7 @@ def adult(folder: str | os.PathLike[str] | None = None) -> Any:
     except (OSError, ValueError) as error:  # no file, no network, or something else under that name
         raise DPConvexError(f"adult: {type(error).__name__}, {error}; {WHERE_ADULT}.") from error
     if not {*ADULT_NUMBERS, "income"} <= {*table} or table.shape[1] != 15:
-        raise DPConvexError(f"adult: these are other data (columns {', '.join(map(str, table))}); {WHERE_ADULT}.")
+        raise DPConvexError(f"adult: the data differ (columns {', '.join(map(str, table))}); {WHERE_ADULT}.")
     table = table.dropna().reset_index(drop=True)
     return table.astype({name: float if name in ADULT_NUMBERS else object for name in table})
 

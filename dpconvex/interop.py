@@ -35,7 +35,7 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
     Keep the accountant's default neighbouring relation: `REPLACE_ONE` counts the distance between neighbours twice.
     If the release used a learnt schema, the event includes the epsilon and delta of the schema.
     """
-    apart = "dp_event: the schema was learnt for other neighbours than the fit, and the two do not add up."
+    apart = "dp_event: the schema was learnt for other neighbours than the fit, so their costs do not add up."
     require(certificate.whole[1] is not None, apart)
     costs = [cost_of(one)[0] for one in (certificate.learnt.costs if certificate.learnt else ())]
     da, events, lost = library(), [], 0.0
@@ -51,7 +51,7 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
         lost += more
         events += [kind(math.nextafter(1 / scale, 0.0))] if scale > 0 else []
     if not lost <= beyond:
-        why = f"beside its event the release loses delta = {lost:.3g}, which no DpEvent expresses"
+        why = f"besides its event, the release has a delta = {lost:.3g}, which no DpEvent can express"
         remedy = f"pass beyond={lost * UP!r}, and add it to every delta of the accountant"
         raise NotPrivate(why, "the certificate", remedy)
     return events[0] if len(events) == 1 else da.ComposedDpEvent(events)
@@ -76,7 +76,7 @@ def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, a
     number("a number, 1 or above", lambda value: 1 <= value < math.inf).or_none.check("charge", apart=apart)
     total = budget.privacy
     if total.keep is not None:
-        raise TemplateError(f"charge: {entry!r} counts records; nobody cuts them to {total.most} of one {total.unit}.")
+        raise TemplateError(f"charge: {entry!r} does not limit a {total.unit} to {total.most} records.")
     measured = hasattr(spend, "output_measure")
     if not measured and is_nothing(library(), spend):
         return
@@ -94,7 +94,7 @@ def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, a
 
 def at(delta: float | None) -> float:
     if delta is None:
-        raise TemplateError("charge: the spend is not pure: say at which delta= its epsilon is entered.")
+        raise TemplateError("charge: the cost is not pure: pass delta=, at which its epsilon is entered.")
     return delta
 
 
@@ -104,12 +104,12 @@ def from_opendp(measurement: Any, total: Privacy, delta: float | None) -> Event:
 
     metric, distance, replaced = measurement.input_metric, total.most, total.adjacency == "replace-one"
     if not replaced and "size=" in str(measurement.input_domain):
-        why = "a measurement on data of one size says nothing of records that come and go"
+        why = "a measurement on data of a fixed size does not cover added or removed records"
         raise TemplateError(f"charge: {why}. Leave size= out of its domain, or count in replace-one.")
     if metric in [odp.symmetric_distance(), odp.insert_delete_distance()]:
         distance *= 1 + replaced
     elif not (replaced and metric in [odp.change_one_distance(), odp.hamming_distance()]):
-        raise TemplateError(f"charge: a measurement between {metric} says nothing of {total.adjacency} neighbours.")
+        raise TemplateError(f"charge: a measurement between {metric} does not cover {total.adjacency} neighbours.")
     if measurement.output_measure == odp.zero_concentrated_divergence():
         measurement = odp.c.make_zCDP_to_approxDP(measurement)
     found, measure = measurement.map(distance), measurement.output_measure
@@ -118,7 +118,7 @@ def from_opendp(measurement: Any, total: Privacy, delta: float | None) -> Event:
     if measure == odp.smoothed_max_divergence():
         return Approximate(found.epsilon(at(delta)), at(delta))
     if measure != odp.approximate(odp.max_divergence()):
-        raise TemplateError(f"charge: nothing is known here of a measurement's {measure}.")
+        raise TemplateError(f"charge: the output measure {measure} is not supported.")
     return Approximate(*found)
 
 
@@ -132,8 +132,8 @@ def from_dp_event(event: Any, total: Privacy, delta: float | None, apart: float 
         return parts[0] if len(parts) == 1 else Composition(tuple(parts))
     relation = da.NeighboringRelation.REPLACE_ONE if replaced else da.NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = da.pld.PLDAccountant(relation)
-    why = f"not known here, nor to dp-accounting's PLDAccountant for {relation.name} without apart="
-    require(apart is None and accountant.supports(event), f"charge: what {event!r:.120} costs is {why}.")
+    why = f"known neither here nor to dp-accounting's PLDAccountant for {relation.name} without apart="
+    require(apart is None and accountant.supports(event), f"charge: the cost of {event!r:.120} is {why}.")
     return Approximate(accountant.compose(event).get_epsilon(at(delta)) * (1 + 1e-9), at(delta))
 
 
@@ -158,7 +158,7 @@ def read(da: Any, event: Any, distance: float) -> list[Event]:
             parts = [read(da, part, distance) for part in events if not is_nothing(da, part)]
             return [leaf for part in parts for leaf in part] if all(parts) else []
         case da.SelfComposedDpEvent(count=count) if not is_whole(count, 1):
-            raise TemplateError(f"charge: an event is composed a whole number of times, not {count!r}.")
+            raise TemplateError(f"charge: the count of a composition must be a positive whole number, not {count!r}.")
         case da.SelfComposedDpEvent(event=part, count=count):
             leaves = read(da, part, distance)
             if len(leaves) == 1 and isinstance(leaves[0], Gaussian):

@@ -107,7 +107,7 @@ class PartitionedBatch(Batch):
     """Checked records in partitions of known sizes, in this process or on the workers of a cluster."""
 
     fields = group = property(
-        lambda _: require(None, "this needs all records in one place, and these are in partitions: pass arrays.")
+        lambda _: require(None, "this needs all records in memory, but they are in partitions: pass arrays.")
     )
     place: Place
     sizes: Sequence[int]
@@ -175,7 +175,7 @@ def chosen_of(batch: Batch, bits: NDArray[np.uint8]) -> Batch:
 
 
 def applied(batch: Batch, known: Seen | None, function: Callable[..., Any], *arguments: Any) -> Any:
-    said = "it holds other records than when it was checked; data must not change during a fit."
+    said = "its records have changed since the check; data must not change during a fit."
     require(known is None or batch.seen == known, said, DomainError)
     with one_blas_thread():  # results must not depend, in any bit, on a worker's processors
         return function(batch, *arguments)
@@ -197,4 +197,4 @@ def in_partition(number: int, function: Callable[..., Any], *arguments: Any) -> 
 def unreadable(number: int, error: BaseException) -> DomainError:
     file = f": {error.filename}" if isinstance(error, OSError) and error.filename is not None else ""
     why = f"partition {number} cannot be read ({type(error).__name__}{file})"
-    return DomainError(f"{why}; nothing is released. Look at its file, or at what makes it.")
+    return DomainError(f"{why}; nothing is released. Check its file, or the function that makes it.")

@@ -80,7 +80,7 @@ class FileRows:
         read, found = np.fromfile(self.path, self.dtype, count * width, offset=offset), self._mapped()
         known = self.dtype, self.shape, self.offset
         if (found.dtype, found.shape, found.offset) != known:  # after reading: another process may write meanwhile
-            raise DomainError(f"{self.path}: it has another shape or type than at first; make the Partitions anew.")
+            raise DomainError(f"{self.path}: its shape or type has changed; make the Partitions anew.")
         return read.reshape(count, *self.shape[1:])[::step]
 
     def _mapped(self) -> np.memmap[Any, Any]:
@@ -89,7 +89,7 @@ class FileRows:
                 raise OSError("it is a folder, a device or a pipe")
             found: Any = np.load(self.path, mmap_mode="r", allow_pickle=False)
             if type(found) is not np.memmap or not found.ndim or not found.flags.c_contiguous:
-                raise ValueError("expected an array of numbers, records first, in the order of C")
+                raise ValueError("expected an array of numbers in C order, with records along the first axis")
         return found
 
 
@@ -127,9 +127,9 @@ def check_names(caller: str, known: Sequence[str] | None, given: Sequence[str] |
     if known is None or given is None or tuple(known) == tuple(given):
         return
     of_array = any(tuple(names) == tuple(map(str, range(len(names)))) for names in (known, given))
-    both = f"the columns are {shorten(', '.join(given))}, and those of the fit are {shorten(', '.join(known))}"
+    both = f"the columns are {shorten(', '.join(given))}, but those of the fit are {shorten(', '.join(known))}"
     fits = of_array and len(known) == len(given) and set(known).isdisjoint(given)
-    require(fits, f"{caller}: {both}; pass the same, in this order, as frame[[...]].", DomainError)
+    require(fits, f"{caller}: {both}; pass the columns of the fit, in its order, as frame[[...]].", DomainError)
 
 
 def index_of(data: Any) -> Any:
@@ -153,8 +153,8 @@ def check_aligned(columns: Mapping[str, Any]) -> None:
     """Raise if pandas columns of equal length have different indexes: it is unknown which rows form one record."""
     indexes = {name: index for name, column in columns.items() if (index := index_of(column)) is not None}
     for (one, index), (two, other) in pairwise(indexes.items()):
-        remedy = f"{two}.loc[{one}.index] puts rows in order, and reset_index(drop=True) of both says that they are"
-        said = f"{one} and {two} have different indexes, and it is not known which rows are one record; {remedy}."
+        remedy = f"order the rows by {two}.loc[{one}.index], or confirm their order by reset_index(drop=True) of both"
+        said = f"{one} and {two} have different indexes, so it is unknown which rows form one record; {remedy}."
         require(len(index) != len(other) or index.equals(other), said, DomainError)
 
 

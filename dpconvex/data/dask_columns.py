@@ -36,7 +36,7 @@ def cut(data: Any) -> Iterator[tuple[Any, int | None, Mapping[str, Any] | None]]
     sizes: tuple[int, ...] | None = None
     for name, column in columns.items():
         if not is_column(column) or (isinstance(column, list | tuple) and not all(map(is_lazy, column))):
-            raise DomainError(f"field {name!r}: some data are in memory here, and others of Dask; make all delayed.")
+            raise DomainError(f"field {name!r}: some columns are in memory, others of Dask; make all delayed.")
         if hasattr(column, "rechunk"):
             rows = column.chunks[0]
             if all(size == size for size in rows):  # unknown sizes are NaN

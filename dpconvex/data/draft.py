@@ -17,12 +17,12 @@ from dpconvex.util.arguments import require
 FEW, MANY, UNKNOWN = 2, 200, ("?", "NA", "N/A")
 NEARLY, TEXTS, WHOLE = 0.95, 10, 50
 PADDED, COMMAS = re.compile(r"[+-]?0\d+"), re.compile(r"[+-]?\d*(,\d+)+(\.\d+)?")
-HEAD = """# A draft that was read off {name}. Use it only if that file is public, or synthetic: bounds and levels that are read
-# off private data are answers that nobody paid for. Widen every bound to what holds by definition, and complete the levels.
-# Ignored are columns that look like identifiers, or have too many levels; declare one that is a measurement.
+HEAD = """# A draft, read off {name}. Use it only if that file is public or synthetic: bounds and levels that are read off
+# private data reveal data at no counted cost. Widen every bound until it holds by definition, and complete the levels.
+# Columns that look like identifiers, or have too many levels, are ignored; declare a column that is a measurement.
 """
 
-ORDER = "# Labels are in the order of their spelling; write grades (of ordinal_regression) from the lowest.\n"
+ORDER = "# Labels are in alphabetical order; write grades (of ordinal_regression) from the lowest.\n"
 
 
 def draft(data: Any, label: str) -> str:
@@ -35,7 +35,7 @@ def draft(data: Any, label: str) -> str:
     target = found.pop(label)
     features = {n: column for n, column in found.items() if column is not None and not identifies(columns[n], column)}
     if target is None or not features:
-        raise DomainError(f"the columns {names} make no schema: the label or all features have too many levels.")
+        raise DomainError(f"no schema fits the columns {names}: the label or all features have too many levels.")
     bounds = (target.lower, target.upper) if isinstance(target, Numeric) else None
     labels = None if bounds else levels_in(columns[label])
     ignored = [name for name in found if name not in features] or None
@@ -60,7 +60,7 @@ def column_from(name: str, values: list[Any]) -> Column | None:
     """Return a declaration read off public entries; None for a column with one level, or with texts of more than MANY levels."""
     present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
     levels, missing = levels_in(present), "indicator" if len(present) < len(values) else None
-    require(present, f"column {name!r}: there is no entry to read a declaration off.", DomainError)
+    require(present, f"column {name!r}: there are no entries to read a declaration from.", DomainError)
     for no, yes in (("0", "1"), ("false", "true"), ("no", "yes")):
         if {level.casefold() for level in levels} == {no, yes}:
             return Boolean(no, yes, missing)

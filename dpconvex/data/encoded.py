@@ -103,7 +103,7 @@ def most_paid(found: Iterable[Any]) -> Learnt | None:
     """Return the cost that includes all other costs, or None; raise if two schemas were learnt independently of each other."""
     costs = sorted(origin_of(*found).learnt, key=lambda one: -len(one.costs))
     entries = [{part.entry for part in one.costs} for one in costs]
-    why = "these data were encoded by two schemas that were learnt apart, and a release states the cost of one"
-    said = f"{why}; learn the second with known= the first, and encode all fields with it."
+    why = "these data were encoded by two schemas that were learnt independently, but a release states one cost"
+    said = f"{why}; learn the second schema with known= the first, and encode all fields with the second."
     require(set().union(*entries) <= set().union(*entries[:1]), said)
     return costs[0] if costs else None

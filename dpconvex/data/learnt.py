@@ -73,7 +73,7 @@ class Origin:
 
     def checked(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the columns of a partition; raise if their origin was unknown before the charge."""
-        said = "a schema made it that was learnt, or names people, and Dask did not say so: pass Partitions of delayed mappings."
+        said = "its schema was learnt or names people, which Dask does not show: pass Partitions of delayed mappings."
         require(origin_of(self, *columns.values()) == self, said, DomainError)
         return columns
 

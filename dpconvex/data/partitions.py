@@ -77,7 +77,7 @@ class Partitions:
         self.fields = list(first) if isinstance(first, Mapping) else None
         self.local = any(source.local for source in self.sources)
         futures = any(is_lazy(s.value) and not hasattr(s.value, "compute") for s in self.sources)
-        said = "Partitions: some are in memory here, and others are futures; send all (client.scatter)."
+        said = "Partitions: some are in memory here, and others are futures; send all to the cluster (client.scatter)."
         require(not (self.local and futures), said, DomainError)
 
     @classmethod
@@ -137,7 +137,7 @@ class Partitions:
             several = [[c] if isinstance(c, str) else list(c) for c in (fields or {}).values()]
             return list(dict.fromkeys([*chain.from_iterable(several), *mine])) if fields else names
 
-        said = "from_query: a schema declares the unit itself, as privacy_unit='patient'."
+        said = "from_query: declare the unit in the schema, as privacy_unit='patient', not here."
         require(schema is None or unit is None, said)
         mine = [name for name in (unit, getattr(schema, "privacy_unit", None)) if name is not None]
         query = Query(connection, sql, by, rows, wanted)
@@ -177,7 +177,7 @@ class Partitions:
             if path.suffix.lower() in PARQUET:
                 size = of_parquet(path, lambda parquet: int(parquet.read_metadata(path).num_rows))
             return Source(path, size)
-        given, said = mapping_of(entry), "its columns are of Dask; make the partition, as a whole, delayed or a future."
+        given, said = mapping_of(entry), "its columns are Dask objects; make the whole partition delayed or a future."
         require(not any(map(is_lazy, given.values())), said, DomainError)
         columns = {n: FileRows(c) if isinstance(c, str | PathLike) else c for n, c in given.items()}
         local = not all(isinstance(column, FileRows) for column in columns.values())
@@ -259,7 +259,7 @@ class Partitions:
         each = self.place.asked(partial(whose, self.schema, self.privacy_unit), range(len(self.sources)))
         found, self.marks = list(chain.from_iterable(each)), list(map(mark_of, each))
         if given is not None and not (isinstance(given, str) and given == self.privacy_unit):
-            why = f"unit: these are not the identifiers in the column {self.privacy_unit!r}, row by row; nothing was spent"
+            why = f"unit: these identifiers differ from the column {self.privacy_unit!r}; nothing was spent"
             same = isinstance(given, Iterable) and label_entries("unit", given) == found
             require(same, f"{why}. Leave unit= out: partitions carry their identifiers.", DomainError)
         return found
@@ -277,11 +277,11 @@ def settled(data: Any) -> Any:
 
 def files_of(folder: Path) -> list[Path]:
     """Return the Parquet files of a folder; skip hidden and other files, and raise if there is a subfolder."""
-    said = f"{folder}: this is no folder; give a list of files, or a folder of Parquet files."
+    said = f"{folder}: not a folder; pass a list of files, or a folder of Parquet files."
     require(folder.is_dir(), said, DomainError)
     shown = [file for file in sorted(folder.iterdir()) if not file.name.startswith((".", "_"))]
     inner = filter(Path.is_dir, shown)
-    refuse((f"{name}: a folder in a folder is not read; give a list of files." for name in inner), DomainError)
+    refuse((f"{name}: subfolders are not read; pass a list of files." for name in inner), DomainError)
     files = [file for file in shown if file.suffix.lower() in PARQUET]
     require(files, f"{folder}: the folder has no Parquet files.", DomainError)
     return files
@@ -301,7 +301,7 @@ def tables_in(data: Any) -> Iterator[Table]:
 
 def taken(value: Any) -> Any:
     if is_lazy(value):
-        said = "a partition is a future, and there is no distributed.Client at hand that knows it."
+        said = "a partition is a future, but there is no distributed.Client to read it."
         require(hasattr(value, "compute"), said, DomainError)
         value = value.compute(scheduler="synchronous")
     try:
@@ -325,7 +325,7 @@ def checked(
     elif unit is not None:
         people = whose(None, unit, found)
         found = {name: column for name, column in found.items() if name != unit}
-    said = "unit: it holds other identifiers than when they were first read; data must not change."
+    said = "unit: its identifiers have changed since they were read; data must not change."
     require(mark in (None, mark_of(people)), said, DomainError)
     if load:
         found = {name: c[:] if isinstance(c, FileRows) else c for name, c in found.items()}

@@ -56,14 +56,14 @@ class Query:
         if is_dataset := hasattr(self.source, "to_batches"):
             names, self.size = list(self.source.schema.names), int(self.source.count_rows())
         fits = isinstance(sql, str | None) and is_dataset == (sql is None) and not (is_dataset and keys)
-        said = "from_query: pass a connection, as duckdb.connect(path), and a text in SQL; or a dataset of PyArrow, None, by=None"
+        said = "from_query: pass a connection, as duckdb.connect(path), and a text in SQL; or a PyArrow dataset, None and by=None"
         require(fits and not isinstance(connection, str | PathLike), f"{said}.")
         inner = f"({(sql or '').strip().rstrip(';')}\n) AS asked"  # the text may end in a comment
         if not is_dataset:
             names = self._asked(f"SELECT * FROM {inner} WHERE 1 = 0")[0]
         self.names = list(wanted(names))
         listed, missing = ", ".join(names), (name for name in (*keys, *self.names) if names.count(name) != 1)
-        refuse((f"the query: one column must be called {n!r}; there are: {listed}." for n in missing), DomainError)
+        refuse((f"the query must have one column {n!r}; its columns are {listed}." for n in missing), DomainError)
         self.sql = f"SELECT {', '.join(map(quoted, self.names))} FROM {inner}"
         if keys:  # only rows that are equal in all columns may swap
             self.sql += f" ORDER BY {', '.join(map(quoted, dict.fromkeys([*keys, *self.names])))}"
@@ -192,5 +192,5 @@ def quoted(name: str) -> str:
 
 
 def changed(count: object, known: int) -> DomainError:
-    why = f"the query has {count} rows, and had {known}: data must not change from when the Partitions are made"
+    why = f"the query has {count} rows, but had {known} when the Partitions were made: data must not change"
     return DomainError(f"{why}. Nothing is released.")

@@ -123,7 +123,7 @@ class Record(Sealed):
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
             said = f"the data must have exactly the declared fields (missing: {missing}, extra: {extra})"
-            learnt = " If the missing one is the component of a mixture, `solve_mixture` learns it."
+            learnt = " If the missing field is the component of a mixture, `solve_mixture` learns it."
             raise DomainError(f"{said}.{learnt * (not extra and set(missing) <= self.discrete.keys())}")
         if not isinstance(data, Partitions):
             check_aligned({name: data[name] for name in self.fields})
@@ -185,7 +185,7 @@ def feature_names(data: Any, field: str | None = None) -> tuple[str, ...] | None
 
 
 def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:
-    said = f"{what} needs all records in one place, and these are in partitions; {remedy}."
+    said = f"{what} needs all records in memory, but they are in partitions; {remedy}."
     require(not isinstance(settled(data), Partitions), said)
 
 

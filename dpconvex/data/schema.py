@@ -200,8 +200,8 @@ class Schema:
                 said = str(error).partition("; a Categorical may say")[0].partition("; declare missing=")[0]
                 if said == str(error):
                     raise
-                how = "declare all that there are; whose label is unknown is no record of this task"
-                raise DomainError(f"{said}. It is the label: {how}.") from None
+                how = "declare all labels; records without a known label do not belong to this task"
+                raise DomainError(f"{said}. This column is the label: {how}.") from None
             if self.labels is None:
                 y = carrying(y.view(Encoded), self)
                 y.schema = self  # type: ignore[attr-defined]
@@ -263,7 +263,7 @@ class Schema:
     def decode_target(self, y: Any) -> Array:
         """Map predictions from [-1, 1] to the label's bounds; predictions outside [-1, 1] are clipped."""
         if self.label_bounds is None:
-            raise TemplateError("decode_target is for a regression; the labels of this schema are what is predicted.")
+            raise TemplateError("decode_target is for regressions; this schema has labels, which need no decoding.")
         (lower, upper), found = self.label_bounds, np.asarray(y, dtype=float)
         if 2 * np.count_nonzero(np.abs(found) > 1) > found.size:
             why = "most of these predictions are outside [-1, 1], and are moved to the label's bounds"
@@ -317,11 +317,11 @@ def check_inside(schema: Schema, domain: Any, name: str) -> None:
     """Raise if encoded records of a schema may lie outside the domain of a field."""
     if schema.constant and isinstance(domain, Ball) and domain.dim == len(schema.feature_names) and domain.norm == 2:
         longest = schema.radius
-        said = f"the schema has a constant, so its records are up to {longest:.4g} long, and the radius is {domain.radius:g}"
+        said = f"the schema has a constant, so its records are up to {longest:.4g} long, but the radius is {domain.radius:g}"
         remedy = "declare radius=schema.radius, or an intercept instead of the schema's constant"
         require(longest <= domain.radius * (1 + RECORD_TOLERANCE), f"field {name!r}: {said}; {remedy}.", DomainError)
     if isinstance(domain, Box) and domain.shape == () and schema.label_bounds is not None:
-        said = f"the schema has moved the target to between -1 and 1, and declared is {domain!r}"
+        said = f"the schema scales the target to [-1, 1], but declared is {domain!r}"
         remedy = "declare dp.Box(-1, 1), or pass schema.decode_target(y)"
         require(domain.lower <= -1 and domain.upper >= 1, f"field {name!r}: {said}; {remedy}.", DomainError)
 
@@ -329,8 +329,8 @@ def check_inside(schema: Schema, domain: Any, name: str) -> None:
 def check_unit(unit: str | None, *known: Any) -> None:
     """Raise if the guarantee protects single records but a schema declares that a person may have several."""
     mine = None if unit is not None else origin_of(*known).privacy_unit
-    why = f"a column says whose records are whose ({mine!r}), and the guarantee protects single records"
-    remedy = "ask for unit= and most=, and pass unit=schema.units(table), or Partitions alone"
+    why = f"the column {mine!r} identifies people, but the guarantee protects single records"
+    remedy = "declare unit= and most=, and pass unit=schema.units(table), or Partitions without unit="
     require(mine is None, f"{why}; {remedy}.")
 
 

@@ -42,7 +42,7 @@ class Column:
                 self._placed(str, tables.objects([self.missing]), False)
             except DomainError as error:
                 said = str(error).partition(": ")[2]
-                raise TemplateError(f"missing is a value, a declared level or 'indicator': {said}") from error
+                raise TemplateError(f"missing must be a value, a declared level or 'indicator': {said}") from error
 
     def names(self, name: str) -> list[str]:
         """Return the names of the features of a column."""
@@ -104,7 +104,7 @@ class Column:
         if len(outside) and not clip:
             ends = " to ".join(map(tables.text_of, self.content))
             said = f"{values[outside[0]]} is outside the declared bounds {ends}"
-            remedy = "declare what holds by definition, or Schema(..., clip=True) (--clip) moves it to the next bound"
+            remedy = "declare bounds that hold by definition, or clip values by Schema(..., clip=True) (--clip)"
             raise DomainError(f"{where(int(outside[0]))}: {said}; {remedy}.")
         numbers = np.clip(numbers, lower, upper)
         if not isinstance(self, Categorical):
@@ -169,7 +169,7 @@ class Levels(Column):
     def __post_init__(self, synonyms: Mapping[Any, float] = NONE) -> None:
         levels = self.__dict__["levels"] = levels_of(self.levels)
         said = f"was not declared; declared are {shorten(', '.join(map(repr, levels)))}"
-        remedy = "Declare all that may occur, and what stands for a missing value under absent; a Categorical may say other=True"
+        remedy = "Declare all levels that may occur, and texts of missing values under absent; a Categorical may say other=True"
         texts = {level: float(place) for place, level in enumerate(levels)}
         places: dict[Any, float] = {}
         for level, place in texts.items():
@@ -270,7 +270,7 @@ class Date(Column):
     def __post_init__(self) -> None:
         for name in ("first", "last", *(["missing"] if self.missing not in (None, INDICATOR) else [])):
             number = tables.day(getattr(self, name))
-            require(not math.isnan(number), f"a date is written as 2020-01-31, not {getattr(self, name)!r}.")
+            require(not math.isnan(number), f"write a date as 2020-01-31, not {getattr(self, name)!r}.")
             self.__dict__[name] = datetime.date.fromordinal(int(number)).isoformat()
         require(self.first < self.last, f"the first day must be before the last one, not {self.first} and {self.last}.")
         self.__dict__["ends"] = (tables.day(self.first), tables.day(self.last))
@@ -326,11 +326,11 @@ def column_of(name: str, declared: Any) -> Column:
         require(len(kinds) == 1, f"declare one of {', '.join(KINDS)}.")
         kind, content = kinds[0], rest.pop(kinds[0])
         unknown = rest.keys() - {"missing", *(["other", "reference"] if kind == "levels" else [])}
-        refuse(f"{key!r} is not known beside {kind!r}." for key in unknown)
+        refuse(f"{key!r} is not an option of {kind!r}." for key in unknown)
         several = content if kind in ("boolean", "dates") and isinstance(content, ORDERED) else [content]
         return KINDS[kind](*(interval("a number", content) if kind == "bounds" else several), **rest)
     except TypeError as error:
-        raise TemplateError(f"the column {name!r} is not declared in a way that is known: {declared!r}.") from error
+        raise TemplateError(f"the declaration of the column {name!r} is not valid: {declared!r}.") from error
     except TemplateError as error:
         raise TemplateError(f"the column {name!r}: {error}") from error
 

@@ -60,7 +60,7 @@ class Table:
                 raise DomainError(f"{self.title}: {what}; the columns are {', '.join(map(str, self.names))}.")
         # Data frames write their index as a column without a name.
         further = [name for name in self.names if known is not None and name not in known and name != ""]
-        said = f"{self.title}: not declared are {further}; declare them, or list them under ignore."
+        said = f"{self.title}: the columns {further} are not declared; declare them, or list them under ignore."
         require(not further, said, DomainError)
         for name in numbers:
             kind = self.types.get(name)
@@ -80,7 +80,7 @@ class Table:
                 own = objects(map(plain, listed(values)))
                 for index in (k for k, value in enumerate(own) if marks and value_of(value) in marks):
                     if strict and lost_digits(own[index]):
-                        why = "stands for a missing value, or is a number that was rounded to it; pass double precision"
+                        why = "stands for a missing value, but may be a rounded number; pass double precision"
                         raise DomainError(f"{self.where(name)(index)}: {own[index]!r} {why}.")
                     own[index] = None
                 found[name] = own
@@ -107,7 +107,7 @@ def table_of(data: Any, header: bool = False) -> Table:
         return frame_table(data, "the table")
     path = path_of(data)
     if path.is_dir():
-        raise DomainError(f"{path}: this is a folder, and one table was expected; give the files in it one by one.")
+        raise DomainError(f"{path}: this is a folder, but one table was expected; pass its files one by one.")
     if path.suffix.lower() not in PARQUET:
         return csv_table(path, header)
 
@@ -130,7 +130,7 @@ def frame_table(data: Any, title: str) -> Table:
     try:
         frame = nw.from_native(data, eager_only=True)
     except nw.exceptions.DuplicateError as error:
-        raise DomainError(f"{title}: several columns have one name ({error}).") from error
+        raise DomainError(f"{title}: several columns have the same name ({error}).") from error
     except TypeError as error:
         if hasattr(data, "__dask_graph__"):
             how = "fit dpconvex.Partitions(frame, schema), or pass frame.compute()"
@@ -201,7 +201,7 @@ def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
     with retold(f"{path}: Parquet files need PyArrow: pip install 'dpconvex[tables]'", ImportError, kind=DomainError):
         import pyarrow.parquet
     if not path.is_file():  # reading a pipe may block forever
-        raise DomainError(f"{path}: this is no file, and a Parquet file was expected.")
+        raise DomainError(f"{path}: this is not a file; a Parquet file was expected.")
     try:
         return read(pyarrow.parquet)
     except (FileNotFoundError, PermissionError):
@@ -218,8 +218,8 @@ def csv_table(path: Path, header: bool) -> Table:
             rows = ((reader.line_num, row) for row in reader if row)
             found = list(islice(rows, 1) if header else rows)
     except UnicodeDecodeError as error:
-        said = f"not a text file in UTF-8 ({error.reason} at byte {error.start}); save it as such, or pass what"
-        raise DomainError(f"{path}: {said} pandas.read_csv({str(path)!r}, encoding='cp1252') reads.") from error
+        said = f"not a text file in UTF-8 ({error.reason} at byte {error.start}); save it in UTF-8, or pass"
+        raise DomainError(f"{path}: {said} pandas.read_csv({str(path)!r}, encoding='cp1252').") from error
     except csv.Error as error:
         raise DomainError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from error
     require(found, f"{path}: the file is empty; its first line must name the columns.", DomainError)
@@ -308,7 +308,7 @@ def identifiers_of(column: Any) -> list[Hashable]:
     found, given = label_entries("unit", column), np.asarray(column) if hasattr(column, "__array__") else column
     numeric = isinstance(given, np.ndarray) and given.dtype.kind in "iuf"
     lost = lost_digits(np.abs(given).max(initial=0)) if numeric else any(map(lost_digits, given))
-    why = "unit: identifiers are numbers so large that their type may have rounded them to those of others; nothing was spent"
+    why = "unit: identifiers are so large that their type may have rounded different ones to one number; nothing was spent"
     require(not lost, f"{why}. Pass whole numbers or texts.", DomainError)
     return found
 

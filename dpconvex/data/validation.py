@@ -61,7 +61,7 @@ def length_of(name: str, domain: Domain, column: Any) -> int:
         return 0
     length = check_array(name, domain.shape, column)
     if sp.issparse(column) and domain.excess(np.zeros((1, *domain.shape)))[0] > 0:
-        raise DomainError(f"field {name!r}: zeros are outside {shorten(repr(domain))}; pass an array.")
+        raise DomainError(f"field {name!r}: its zeros are outside {shorten(repr(domain))}; pass an array.")
     return length
 
 
@@ -94,8 +94,8 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
             remedy = "Declare the values as they stand in the data (classes=[...] of an estimator)"
             if what == "numbers":
                 classes = f"classes=range({len(declared)})"
-                remedy += f". Ensembles of scikit-learn number sorted labels: there, declare {classes}"
-            raise DomainError(f"field {name!r} has {what}, and declared are {list(declared)!r}. {remedy}.")
+                remedy += f". Ensembles of scikit-learn replace labels by numbers: inside them, declare {classes}"
+            raise DomainError(f"field {name!r} has {what}, but declared are {list(declared)!r}. {remedy}.")
     return len(column)
 
 
@@ -140,13 +140,13 @@ def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) 
 def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array:
     """Return a sparse matrix in CSR format, copied, with every index checked, because SciPy does not check them."""
     check_array(name, shape, column)
-    with retold(f"field {name!r}: the indices of the sparse matrix do not fit it", *UNFIT, kind=DomainError):
+    with retold(f"field {name!r}: the parts of the sparse matrix are inconsistent", *UNFIT, kind=DomainError):
         if column.format in ("csr", "csc", "bsr"):
             kept = column.copy()
             kept.check_format(full_check=True)
         else:
             if column.format == "lil" and list(map(len, column.rows)) != list(map(len, column.data)):
-                raise ValueError("it has other numbers of indices than of entries")
+                raise ValueError("the numbers of indices and of entries differ")
             found = column.tocoo()
             kept = sp.coo_array((found.data, found.coords), shape=column.shape)
         check_array(name, shape, kept)
@@ -276,9 +276,7 @@ def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArra
             said = f"{len(wrong)} of {len(codes)} records have a value that was not declared"
             first = f"row {count + wrong[0]}, {label_entries(name, piece)[wrong[0]]!r}"
             places = "(labels=(...) of dpconvex.load, classes=[...] of an estimator, groups=[...] of an evaluation)"
-            remedy = (
-                f"Declare all that may occur, known without these data {places}, or fill missing ones with one of these"
-            )
+            remedy = f"Declare all possible values, known without these data {places}, or fill missing ones with one of these"
             raise DomainError(f"field {name!r}: {said} (first: {first}); declared are {list(declared)!r}. {remedy}.")
         count += len(codes)
         found.append(codes)

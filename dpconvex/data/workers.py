@@ -96,7 +96,7 @@ def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, o
             pickle.loads(pickle.dumps(error))
         except Exception:
             what = type(error.__cause__ or error).__name__
-            return DomainError(f"a partition cannot be read: {what}, which its worker cannot send.")
+            return DomainError(f"a partition cannot be read: {what} (its worker cannot send the message).")
         return error
 
 
@@ -110,4 +110,4 @@ def reachable() -> Iterator[None]:
     except Exception as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         why = f"the partitions cannot be summed up on their workers ({said})"
-        raise WorkersLost(f"{why}; nothing is released, and what was paid stays paid. Solve again.") from error
+        raise WorkersLost(f"{why}; nothing is released, and the charge stays. Solve again.") from error

@@ -83,7 +83,7 @@ class AdditiveModel(Private):
         able = {block.name for block in blocks if len(block.axes[0].knots)} - {n for pair in self.pairs for n in pair}
         for option, known in (("monotone", MONOTONE), ("curvature", CURVATURE)):
             for name, shape in self._shapes(option, known).items():
-                what = f"one of {list(known)} for columns of numbers that are in no pair, here {sorted(map(str, able))}"
+                what = f"one of {list(known)} for numeric columns outside pairs, here {sorted(map(str, able))}"
                 require(name in able and shape in known, f"{option} must be {what}, not {shape!r} for {name!r}.")
         # Curves with a shape keep all features, so that some curves satisfy its constraints strictly.
         every = (SplineBlock(tuple(replace(axis, kept=0.0) for axis in block.axes)) for block in blocks)
@@ -191,7 +191,7 @@ class AdditiveModel(Private):
         name, options = release.source or ("", {})
         curves, schema = cast(Any, options.get("curves")), cast(Schema, release.schema)
         fits = schema is not None and name == cls.problem and curves
-        require(fits, f"{cls.__name__} is read from a file that such an estimator, or dpconvex fit, saved.")
+        require(fits, f"{cls.__name__} reads only files that this estimator, or dpconvex fit, saved.")
         known = {"delta": getattr(release.spent, "delta", 0.0), "regularization": options.get("regularization")}
         said = f"{cls.__name__}: the options of the curves in this file are damaged"
         with retold(said, TypeError, ValueError, LookupError, kind=TemplateError):
@@ -332,7 +332,7 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
     def _check_labels(self, labels: Any) -> None:
         known = self.schema and self.schema.label_bounds
         fits = not known or tuple(known) == self._interval()
-        said = f"bounds are {self._interval()}, and the schema declares label_bounds {known}: pass bounds=schema."
+        said = f"bounds are {self._interval()}, but the schema declares label_bounds {known}: pass bounds=schema."
         require(fits, said)
 
     def _declared(self, features: int) -> dict[str, Any]:

@@ -162,7 +162,7 @@ class Private(BaseEstimator):
     def _declared(self, features: int) -> dict[str, Any]:
         """Return public numbers about records by name; the problem takes the names among its options."""
         name, fitted = type(self).__name__, self.fit_intercept
-        said = f"{name} has {self.own_constant} of its own; leave fit_intercept at False."
+        said = f"{name} fits {self.own_constant} instead of an intercept; leave fit_intercept at False."
         require(not fitted or not self.own_constant, said)
         check_fields(self, fit_intercept=TRUTH, radius=POSITIVE, intercept_scaling=POSITIVE)
         constant = self._intercept_scale(features) * bool(fitted)
@@ -296,7 +296,7 @@ class Private(BaseEstimator):
         require(not self.unsaved, f"save: {self.unsaved}; save release_, and use it in Python.")
         release, encoder = self._released(), getattr(self, "encoder_", None)
         known: Any = getattr(self, "schema_", None) or encoder if schema is None else schema
-        remedy = "It says what the features were encoded by: save(path, schema). A fit alone: release_.save(path)."
+        remedy = "Pass the schema of the features: save(path, schema). To save the fit alone: release_.save(path)."
         instance(Schema).check("save", remedy, schema=known)
         check_encoded("save", encoder, known)
         said = self._unsuited(known, self.template(self.n_features_in_))
@@ -312,9 +312,9 @@ class Private(BaseEstimator):
         if makes != (fitted := (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds)):
             both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
             what = "number and names of features, labels and label_bounds"
-            return f"{what} are {both}; pass the schema of the table, or fit with bounds=schema."
+            return f"{what} differ: {both}; pass the schema of the table, or fit with bounds=schema."
         fits = getattr(template.record.fields["x"], "shape", None) == (len(names),)
-        return "" if fits else "dpconvex predict maps no features; save release_, and use it in Python."
+        return "" if fits else "dpconvex predict has no feature maps; save release_, and use it in Python."
 
     # Predictions
 
@@ -384,7 +384,7 @@ class Private(BaseEstimator):
         """Return the state to pickle, with the release as the bytes of its file; raise for a template of your own."""
         state: dict[str, Any] = dict(super().__getstate__())
         if state.get("learner") is not None or ("release_" in state and self.release_.source is None):
-            why = "functions of templates of your own are not pickled, nor labels that JSON has no form for"
+            why = "functions of your own template, and labels without a form in JSON, cannot be pickled"
             raise TypeError(f"{why}: save the release, and read it with dpconvex.Release.load(path, template=...).")
         return state
 

@@ -55,12 +55,12 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     def _labels(self) -> tuple[Any, ...]:
         labels = Choice(cast(Any, self.classes)).values
         several = len(labels) > 1
-        require(several, f"classes must be two or more labels, as classes=('no', 'yes'), not {self.classes!r}.")
+        require(several, f"classes must be two or more labels, such as classes=('no', 'yes'), not {self.classes!r}.")
         return labels
 
     def _declared(self, features: int) -> dict[str, Any]:
         labels, name = self._labels(), type(self).__name__
-        said = f"{name} is for two classes, and {len(labels)} are declared; take dp.SoftmaxRegression for more."
+        said = f"{name} is for two classes, but {len(labels)} are declared; use dp.SoftmaxRegression for more."
         require(len(labels) == 2 or not self.two_classes, said)
         return super()._declared(features) | {"classes": len(labels), "labels": labels}
 
@@ -200,7 +200,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
 
     def fit(self, X: Any, y: Any = None, *, unit: Any = None) -> Any:
         """Fit privately, as all estimators do."""
-        require(unit is None, "fit: components that are learnt protect single records; leave unit out.")
+        require(unit is None, "fit: learnt components protect single records only; leave unit out.")
         mixture = self._fitted(solve_mixture, self._data(X, y), backend=self.backend)
         self.components_, self.release_ = mixture.components, mixture.release
         return self
@@ -245,7 +245,7 @@ class KernelSVC(PrivateClassifier, problem="kernel_svm"):
 
 
 class MetricLearner(
-    PrivateClassifier, problem="metric_learning", own_constant="a threshold", unsaved="it reads pairs, and no table"
+    PrivateClassifier, problem="metric_learning", own_constant="a threshold", unsaved="it reads pairs, not tables"
 ):
     """Fit a Mahalanobis metric to pairs of similar or different objects: `problems/metric_learning.py`.
 

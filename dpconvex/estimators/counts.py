@@ -75,7 +75,7 @@ class LogLinkRegressor(PrivateRegressor):
         given = {name: getattr(self, name, 0.0) for name in ("alpha", "exposure", "weight", "power")}
         NOT_NEGATIVE.check(type(self).__name__, **given)
         low, high = self._interval()
-        which = "with exposures, bounds are 0 and the largest total" if self.exposure else "targets are not negative"
+        which = "with exposures, bounds are 0 and the largest total" if self.exposure else "bounds must not be negative"
         how = f"write bounds=(0, {high:g}), and if a schema declares others, schema.with_label(..., label_bounds=(0, {high:g}))"
         fits = low == 0 if self.exposure else low >= 0 or self.bounds is None
         require(fits, f"{type(self).__name__}: {which}, not {self._interval()}: {how}.")
@@ -94,7 +94,7 @@ class LogLinkRegressor(PrivateRegressor):
             largest, column, where = getattr(self, name), found.get(name), type(self).__name__
             require(largest or column is None, f"fit: {said} needs its public upper bound; write {where}({name}=...).")
             fits = not largest or column is not None or largest >= 1
-            require(fits, f"fit: pass {said}; left out, it is 1, above the bound {name}={largest:g}.")
+            require(fits, f"fit: pass {said}; by default it is 1, above the bound {name}={largest:g}.")
             if largest:
                 plain("fit", said, column, cells=False)
                 values = np.ones(x.shape[0]) if column is None else array_of(said, column)
@@ -125,7 +125,7 @@ class LogLinkRegressor(PrivateRegressor):
         data = super()._records(X, y, **columns)
         if isinstance(data, dict):
             return data | self._more({"exposure": exposure, "weight": sample_weight}, data["x"])
-        said = "fit: partitions have exposures and weights as their fields exposure and weight."
+        said = "fit: pass exposures and weights of partitions as their fields exposure and weight."
         require(sample_weight is None and exposure is None, said)
         return data
 

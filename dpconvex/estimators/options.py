@@ -24,12 +24,12 @@ LAMBDA = "`regularization`, the factor of half the squared weights beside the me
 OTHERS = {
     "C": f"{LAMBDA} 1 / (n C) for n records",
     "alpha": f"{LAMBDA} alpha / n for n records",
-    "random_state": "`seed`, for tests alone: with one, a fit is not private",
+    "random_state": "`seed`, for tests only: with a seed, a fit is not private",
     "eps": "`epsilon`",
     "data_norm": "`radius`",
     "accountant": "`budget`",
     "class_weight": "a factor of the loss for each label, in a Template of your own (PrivateEstimator)",
-    "sample_weight": "a field of a Template of your own; fit that by solve, with data {'x': X, 'y': y, 'weight': w}",
+    "sample_weight": "a field of a Template of your own; fit it by solve, with data {'x': X, 'y': y, 'weight': w}",
 }
 
 
@@ -93,7 +93,7 @@ def scored(score: Callable[..., float]) -> Callable[..., float]:
     @wraps(score)
     def told(self: Any, *arguments: Any, **options: Any) -> float:
         if self.seed is None and not is_copy(self):
-            warn("a score is computed from data, and is not private: of private data, use dpconvex.evaluate.")
+            warn("a score is computed from data, and is not private: for private data, use dpconvex.evaluate.")
         check_aligned({**dict(zip("Xy", arguments, strict=False)), **options})
         return score(self, *arguments, **options)
 
@@ -108,14 +108,14 @@ def as_candidate(
     own = {item.name: item.default for item in fields(estimator)}
     for option in TAKEN:
         where = "dp.Privacy(...)" if option in GUARANTEE else f"tune(..., {option}=...)"
-        said = f"tune: {name} has an option {option}={given[option]!r}, which tune takes itself: {where}. Leave it out."
+        said = f"tune: {name} has {option}={given[option]!r}, an option of tune itself: {where}. Leave it out."
         require(option not in varied and (given[option] is own[option] or given[option] == own[option]), said)
     model, said = (
         type(estimator)(**given | {option: asked[option] for option in TAKEN}),
         f"tune: {name} maps features first, learns labels, or has fields beside x and y",
     )
     made = "templates, {'a': model.template(columns)}, and {'x': model.features(table), 'y': y}"
-    said += f"; pass {made if hasattr(estimator, 'features') else 'a template'} for what it makes."
+    said += f"; pass {made if hasattr(estimator, 'features') else 'a template'} for the mapped records."
     require(getattr(estimator, "encoder", None) is None, said)
     if parted := isinstance(data, Partitions):
         records, width = model._records(data, None), (data.width(features),)
@@ -127,8 +127,8 @@ def as_candidate(
     require(set(record) == {"x", "y"} and getattr(record["x"], "shape", None) == width, said)
     learnt = getattr(getattr(model, "bounds", None), "learnt", None)
     known = origin_of(*origins(data)).learnt
-    said = f"tune: the bounds of {name} were learnt, and its features were not encoded by their schema"
-    require(learnt is None or learnt in known, f"{said}, which would leave its cost out. Encode them by it.")
+    said = f"tune: the bounds of {name} were learnt, but its features were not encoded by the same schema"
+    require(learnt is None or learnt in known, f"{said}, so that its cost is left out. Encode them by this schema.")
     model._again = is_uncounted(model) and note_fit(data if parted else data[features]) > 0
     warn_of_more(model, records if parted else data)
     return model, template, records if parted else {**data, label: records["y"]}

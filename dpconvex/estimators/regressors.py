@@ -90,7 +90,7 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
             require(self.bounds is not None or not needed, f"{type(self).__name__}: {how}.")
         if known is None or (declared == (-1.0, 1.0) and made is not None):
             return y
-        both = f"bounds are {declared}, and the schema declares label_bounds {known}"
+        both = f"bounds are {declared}, but the schema declares label_bounds {known}"
         fits = declared == tuple(known) or (made is None and self.bounds is not None)
         require(fits, f"{type(self).__name__}: {both}; write bounds={known}.")
         return y if made is None else made.decode_target(y)
@@ -232,7 +232,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
     confidence: float = 0.95
 
     def _declared(self, features: int) -> dict[str, Any]:
-        said = "LinearRegression has no penalty; use Ridge(regularization=...), which has one."
+        said = "LinearRegression has no penalty; use Ridge(regularization=...)."
         require(not self.regularization, said)
         return super()._declared(features) | {"offset": bool(self.fit_intercept)}
 
@@ -273,12 +273,8 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         return super().certificate(features, size) if instead is None else instead.certificate(features, size)
 
     def _why_ridge(self) -> str:
-        why = (
-            f"at {self.privacy()} Ridge is fitted here, which has no standard errors and predicts better than the sums"
-        )
-        more = (
-            "a larger epsilon or fewer features help; mechanism=SufficientStatistics(residuals=True) asks for the sums"
-        )
+        why = f"at {self.privacy()} Ridge is fitted instead: it predicts better than the noisy sums, but has no standard errors"
+        more = "a larger epsilon or fewer features help; mechanism=SufficientStatistics(residuals=True) forces the sums"
         more = more if self.delta else "a delta, a larger epsilon or fewer features help"
         return f"{why}. More records, {more}."
 
@@ -301,7 +297,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         if schema is not None:
             alike = [n for n, c in schema.features.items() if isinstance(c, Categorical) and not c.reference]
             alike += [] if schema.unit else ["intercept"] * self.fit_intercept + ["constant"] * bool(schema.constant)
-            why = f"features of {' and of '.join(alike)} add up to the same, and leave coefficients undetermined"
+            why = f"features of {' and of '.join(alike)} add up to the same constant, which leaves coefficients undetermined"
             remedy = "a level out, Categorical(levels, reference=...), or the intercept, or predict with Ridge"
             require(len(alike) < 2, f"LinearRegression: {why}. Leave {remedy}.")
         options = FitOptions(size=self.size, unit=unit, units=True)

@@ -45,7 +45,7 @@ class SurvivalRegressor(
     problem="discrete_hazards",
     weights="w",
     own_constant="a hazard for each interval",
-    unsaved="dpconvex predict has one number for each row, and no curves",
+    unsaved="dpconvex predict writes one number for each row, not curves",
 ):
     """Survival by discrete-time proportional hazards: `problems/discrete_hazards.py`.
 
@@ -84,7 +84,7 @@ class SurvivalRegressor(
         name, given = type(self).__name__, self.intervals
         require(self.bounds is not None, f"{name}: declare 0 and the end of the curves, such as bounds=(0, 10).")
         low, high = interval("the time", self.bounds)
-        require(low == 0, f"{name}: bounds are 0 and the largest time, not {self.bounds!r}.")
+        require(low == 0, f"{name}: bounds must be 0 and the largest time, not {self.bounds!r}.")
         if isinstance(given, int | np.integer) and is_whole(given, 1):
             return np.linspace(0.0, high, int(given) + 1)[1:]
         ends = list(given) if isinstance(given, list | tuple | np.ndarray) else []
@@ -165,13 +165,13 @@ def structured(caller: str, y: Any) -> Any:
         kinds = [(name, column.dtype) for name, column in columns.items()]
         array = np.asarray(np.rec.fromarrays(list(columns.values()), dtype=kinds) if columns else y)
     fits = array.ndim == 1 and len(array.dtype.names or ()) == 2
-    require(fits, f"{caller}: y must have whether the event was seen, and the time: {SURV}.")
+    require(fits, f"{caller}: y must have two fields, whether the event was seen and the time: {SURV}.")
     names = array.dtype.names or ()
     event, time = (array.dtype[name] for name in names)
     wrong = unnumbered(y) or [name for name in names if array.dtype[name].kind in "USMm"]
     said = f"{caller}: {shorten(', '.join(wrong))} of y are texts or dates; make the event True or False: {SURV}."
     require(not wrong, said, DomainError)
-    said = f"{caller}: times of y are True or False; the event stands first, and then the time."
+    said = f"{caller}: times of y are True or False; put the event first, and then the time."
     require(event.kind == "b" or time.kind != "b", said, DomainError)
     return array
 
@@ -179,7 +179,7 @@ def structured(caller: str, y: Any) -> Any:
 def outcomes(caller: str, y: Any) -> tuple[NDArray[np.bool_], Array]:
     """Return whether events were seen, and the times; raise for values of another kind."""
     names = y.dtype.names
-    said = f"{caller}: pass {SURV}; {shorten(', '.join(names))} of y are no numbers"
+    said = f"{caller}: pass {SURV}; {shorten(', '.join(names))} of y are not numbers"
     with retold(said, TypeError, ValueError, kind=DomainError):
         event, time = (np.asarray(y[name], dtype=float) for name in names)
     said = f"{caller}: {names[0]!r} of y must be True or False for each record; pass {SURV}."

@@ -26,7 +26,7 @@ from dpconvex.errors import DomainError, warn
 from dpconvex.features.transformers import TableTransformer, unquoted
 from dpconvex.util.arguments import require
 
-ENCODE = "declare what they stand for in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
+ENCODE = "declare their meaning in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
 CLASSIFY = "targets are numbers between declared bounds, and labels are for a classifier, such as LogisticRegression"
 # Options that copies of an estimator share.  Workers do not get them: ledger, mechanism, solver and template stay here.
 SHARED = ("budget", "mechanism", "backend", "learner")
@@ -46,7 +46,7 @@ def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later
     try:
         return validate_data(estimator, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], **options)
     except OverflowError as error:
-        raise DomainError(f"{caller}: an entry is larger than floating-point numbers go.") from error
+        raise DomainError(f"{caller}: an entry exceeds the range of floating-point numbers.") from error
     except ValueError as error:
         text = str(error).splitlines()[0].rstrip(".")
         if not text.startswith(("could not convert", "Input X contains")):
@@ -57,7 +57,7 @@ def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later
 def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool = True) -> str:
     """Raise for masked entries, dates, durations and (unless `texts`) texts, in objects only if `cells`; return NumPy's kind."""
     if has_masked(values):
-        raise DomainError(f"{caller}: entries of {name} are masked; leave such records out, or fill them in.")
+        raise DomainError(f"{caller}: entries of {name} are masked; leave these records out, or fill the entries in.")
     if values is None or sp.issparse(values):
         return ""
     try:
@@ -67,7 +67,7 @@ def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool 
     kind, wrong = array.dtype.kind, TIMES if texts else (*TIMES, str, bytes)
     odd = cells and kind == "O" and any(isinstance(entry, wrong) for entry in array.ravel().tolist())
     if odd or kind in "Mm" or (not texts and (kind in "US" or unnumbered(values))):
-        what = f"{'' if texts else 'texts, '}dates or durations for numbers"
+        what = f"{'' if texts else 'texts, '}dates or durations instead of numbers"
         raise DomainError(f"{caller}: {name} has {what}: {CLASSIFY if name == 'y' else ENCODE}.")
     return kind
 
@@ -88,7 +88,7 @@ def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
     alone = isinstance(X, Partitions)
     if not alone and not has_partitions({"x": X}):
         return None
-    why = "Partitions of x and y alone, as fit(partitions), and features of Dask with their labels, as fit(X, y)"
+    why = "Partitions of x and y alone, as fit(partitions), or features of Dask with their labels, as fit(X, y)"
     require(alone == (y is None), f"fit: pass {why}.")
     parts = X if alone else Partitions({"x": X, "y": y})
     width = parts.width("x", *getattr(X, "shape", ())[1:2])
@@ -174,7 +174,7 @@ def schemas_before(estimator: Any) -> tuple[Schema | None, list[Schema]]:
             if owner.steps[-1][1] is last:  # no search or other estimator is between them
                 steps, last = [*before, *steps], owner
     for step in filter(learns, steps):
-        said = f"{type(step).__name__} learns from the data before the private step, and nobody pays for that"
+        said = f"{type(step).__name__} learns from the data before the private step, at a cost that is not counted"
         warn(f"{said}. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball).")
     return schemas[0] if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None, schemas
 

@@ -71,6 +71,6 @@ class GroupNormalizer(LearnsNothing):
         check_fields(self, groups=COUNT, floor=POSITIVE)
         rows = finite_rows(self, X, reset)
         count = rows.shape[1]
-        why = f"{count} feature(s) are not {self.groups} groups of one size, two or more"
+        why = f"{count} feature(s) cannot form {self.groups} groups of one size, two or more"
         require(not count % self.groups and count != self.groups, f"GroupNormalizer: {why}.", DomainError)
         return rows

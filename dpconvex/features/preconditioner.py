@@ -78,7 +78,7 @@ class PublicPreconditioner(LearnsNothing):
     def _read(self, X: Any, reset: bool = False) -> NDArray[Any]:
         rows, count = finite_rows(self, X, reset), self._public().shape[1]
         if rows.shape[1] != count:
-            raise DomainError(f"PublicPreconditioner: {rows.shape[1]} features, and public records have {count}.")
+            raise DomainError(f"PublicPreconditioner: {rows.shape[1]} features, but public records have {count}.")
         return rows
 
 

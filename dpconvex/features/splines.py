@@ -188,7 +188,7 @@ class SplineEncoder(TableTransformer):
         kept, columns = float(self.kept), schema.features.items()
         axes = {name: Axis(name, column, self._knots(name, column), kept) for name, column in columns}
         for name in given.keys() - axes.keys():
-            raise TemplateError(f"knots are given for {name!r}, which is none of the columns {list(axes)}.")
+            raise TemplateError(f"knots are given for {name!r}, which is not one of the columns {list(axes)}.")
         blocks = [SplineBlock((axis,)) for axis in axes.values()]
         for pair in self.pairs:
             if not (isinstance(pair, tuple | list) and len({*pair}) == len(pair) == 2 and {*pair} <= axes.keys()):
@@ -228,6 +228,6 @@ class SplineEncoder(TableTransformer):
         with suppress(TypeError, ValueError):
             places = (np.asarray(given, dtype=float) - lower) / (upper - lower)
         inside = places.ndim == 1 and bool((np.diff(places) > 0).all() and (places >= 0).all() and (places <= 1).all())
-        why = "must be numbers in rising order between its bounds, of a column that is no category"
+        why = "must be increasing numbers between the bounds of a column that is not categorical"
         require(not isinstance(column, Categorical) and inside, f"the knots of {name!r} {why}, not {given!r}.")
         return np.unique(np.concatenate([[0.0], np.rint(places / GRID) * GRID, [1.0]]))

@@ -97,7 +97,7 @@ def solve_without_privacy(
         anything = modulus or np.finfo(float).tiny  # a conic solver does not use it
         theta, total = least(Problem(template, space, feasible, batch, size=batch.size, strong_convexity=anything))
         distance, gap = float(np.sqrt(2 * total / modulus)) if modulus > 0 else np.inf, total / batch.size
-        said.append(f"its mean objective is at most {gap:.2g} above the least (duality gap)")
+        said.append(f"its mean objective is at most {gap:.2g} above its minimum (duality gap)")
     if np.isfinite(distance):
         said.append(f"it is within {distance:.2g} of the minimiser")
     proof: Any = {"not_private_because": "; ".join(said), "distance": distance, "gap": gap}

@@ -99,7 +99,7 @@ class Released(Stated):
     def check_paid(self) -> None:
         typed = isinstance(self.spent, Privacy | None) and isinstance(self.not_private_because, str)
         if not typed or (self.spent is None) == (not self.not_private_because):
-            raise TemplateError(f"{type(self).__name__}: say either what Privacy was spent, or why it is not private.")
+            raise TemplateError(f"{type(self).__name__}: pass either `spent`, or `not_private_because`.")
         certificate = getattr(self, "certificate", None)
         object.__setattr__(self, "learnt", most_paid([self.learnt, getattr(self, "schema", None)]))
         settle(None, self.learnt)  # raises if the cost was edited
@@ -178,11 +178,11 @@ class Released(Stated):
                 raise ValueError("it has another format")
             version = fields.pop("version")
             if version != VERSION:
-                raise ValueError(f"version {version!r} of the format, and this program reads version {VERSION}")
+                raise ValueError(f"version {version!r} of the format, but this program reads version {VERSION}")
             fields.pop("whitening", None)  # in files from before 0.2.0; a certificate with this raises
             found = built(cls, fields, {**readers, Array: partial(taken, "f"), Indices: partial(taken, "i")})
             if arrays or not set(fields) <= set(cls.kept):
-                raise ValueError("there are arrays or fields of nothing")
+                raise ValueError("there are unknown arrays or fields")
             certificate = getattr(found, "certificate", None)
             if certificate is not None and hasattr(certificate, "noted"):  # only such certificates have proofs
                 certificate = certificate.noted(UNPROVED, False) if proof is None else certificate.with_proof(proof)
@@ -190,7 +190,7 @@ class Released(Stated):
             if certificate is not None:
                 str(certificate), certificate._repr_html_()
                 if found.spent not in (None, certificate.privacy):
-                    raise ValueError(f"{found.spent} was spent, and its certificate is for {certificate.privacy}")
+                    raise ValueError(f"{found.spent} was spent, but its certificate is for {certificate.privacy}")
         except Exception as error:
             what = f"the file is damaged, or is not a {cls.form.partition(' ')[2]} that this version of dpconvex saved"
             raise DPConvexError(f"{name}: {what} ({type(error).__name__}: {error}).") from error
@@ -198,14 +198,14 @@ class Released(Stated):
 
     def with_template(self, template: Any) -> Self:
         """Return a copy with the functions of a template; raise if the template does not match."""
-        raise TemplateError(f"{type(self).__name__}: it is read without a template.")
+        raise TemplateError(f"{type(self).__name__}: load it without a template.")
 
 
 def members(content: bytes) -> Iterator[tuple[str, Any]]:
     """Yield the arrays of an uncompressed NPZ archive, and its proof, each read with its checksum."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if len(set(archive.namelist())) != len(archive.namelist()):
-            raise ValueError("a member is there twice")
+            raise ValueError("a member occurs twice")
         for info in archive.infolist():
             if info.compress_type == zipfile.ZIP_STORED and info.filename == PROOF:
                 yield PROOF, archive.read(info)

@@ -29,8 +29,8 @@ MOST = 300  # Largest number of parameters with intervals
 # Multiple of the fewest records, below which there is a warning. At 6 times, .24 of calls raised with a rare level, and .14 with
 # collinear features; at 16 times .01 and none (docs/intervals.md). Counts in natural units: 1 of 12 at 18 times, none at 60.
 ENOUGH = 20
-ACTIVE = "Where a constraint moves parameters by more than their error, no interval holds."
-DOUBT = "Numbers may be undetermined, or refused when paid for."
+ACTIVE = "If a constraint moves parameters by more than their error, no interval holds."
+DOUBT = "Intervals may be undetermined, or fail after the charge."
 OUTSIDE, ROUNDING = 3.0, 1e-6  # Standard errors by which estimates may lie outside of K; relative error of a projection
 
 
@@ -100,22 +100,22 @@ def intervals(
     if release is not None:
         shapes = {name: np.shape(value) for name, value in release.parameters.items()}
         same = shapes == {variable.name: variable.shape for variable in learner.variables}
-        require(same, "intervals: the release is no fit of the template, which has other parameters.")
+        require(same, "intervals: the release has other parameters than this template.")
         release.check_data("intervals", job.data)
     found = options.prove(learner, privacy, job.size)
     far = ", ".join(map(repr, in_natural_units(learner.record)))
-    units = f" So may other units: scale {far} to -1 to 1, by public bounds, before the fit." if far else ""
+    units = f" Other units may help: scale {far} to -1 to 1 by public bounds, before the fit." if far else ""
     fewest = fewest_records(form, found.certificate, release is None)
     if job.size < fewest:
-        why = f"at {privacy} so many parameters need {fewest:,} records or more, and here are {job.size:,}"
+        why = f"at {privacy} these parameters need at least {fewest:,} records, but there are {job.size:,}"
         raise NotConverged(f"intervals: {why}; nothing was spent. A larger epsilon or fewer features help.")
     enough = fewest * ENOUGH
     if job.size < enough:
-        why = f"at {privacy} here may be too few records, {job.size:,}: with rare levels some {enough:,} are needed"
+        why = f"at {privacy} {job.size:,} records may be too few: with rare levels, about {enough:,} are needed"
         warn(f"intervals: {why}. {DOUBT} A larger epsilon helps.{units}")
     region = form.feasible.region
     if release is None and (region.blocks or region.curved):
-        warn(f"intervals: {ACTIVE} {DOUBT} Leave it out, or pass a release that tells whether it is active.")
+        warn(f"intervals: {ACTIVE} {DOUBT} Leave it out, or pass a release that shows whether it is active.")
     elif touches(form, form.identified[1] if release is None else form.space.pack(release.parameters)):
         where = "" if release is None else " at the release"
         warn(f"intervals: a constraint is active{where}. {ACTIVE} {DOUBT} Leave it out.")
@@ -143,11 +143,11 @@ def check_loss(form: LossForm) -> None:
     try:
         kinks = bare and analyse(form.template).kink is not None
     except NotPrivate as error:  # unbounded slopes, which fits with clipped steps may have
-        raise TemplateError(f"{said}. Of {error.expression} there is no bound; cvxpy.huber has one.") from error
+        raise TemplateError(f"{said}. {error.expression} has no bound on its slope; cvxpy.huber has one.") from error
     require(not kinks and all(map(is_convex, form.losses)), f"{said}.")
     require(form.space.dim <= MOST, f"intervals: at most {MOST} parameters have intervals, not {form.space.dim:,}.")
     if not (abs(form.basis).sum(axis=1) > 0).all():
-        raise TemplateError("intervals: no record enters one of the parameters, which has no intervals.")
+        raise TemplateError("intervals: no record enters one of the parameters; leave it out.")
 
 
 def touches(form: LossForm, theta: Array) -> bool:

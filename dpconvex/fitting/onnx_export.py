@@ -164,7 +164,7 @@ def export(
     known = np.stack([0 * known, known], axis=1) if known.ndim == 1 else known
     labels = None if scores is None else labels
     if labels is not None and known.shape[1] != len(labels):
-        said = f"to_onnx: linear, softmax and additive models can be written, no scores of {len(labels)} labels such as grades"
+        said = f"to_onnx: only linear, softmax and additive models work, not scores of {len(labels)} labels (grades)"
         raise TemplateError(f"{said}. Keep the file of `save`, which predicts in Python.")
     logistic = probabilities is not None and labels is not None and alike(probabilities(points), softmax(known, axis=1))
     finished(graph, path, result, found[1].shape, labels, logistic, bounds)

@@ -112,7 +112,7 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
     known = shipped()
     near = [name for name in known if name.startswith(text)] or get_close_matches(text, known, n=1)
     said = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(known)}."
-    require(text in known, f"load: no problem {text!r} (of a file, give its path, ending in .py): {said}")
+    require(text in known, f"load: no problem {text!r} (for a file, give its path, ending in .py): {said}")
     return known[text]
 
 

@@ -32,10 +32,10 @@ from dpconvex.util.arguments import TEXT, instance, require
 from dpconvex.util.arrays import Array, as_they_are, frozen
 from dpconvex.util.markup import aligned, details, paragraph
 
-RAW = "this is a table, and no features that its schema made: pass release.schema.encode(table, labelled=False)[0]."
+RAW = "this is a table, not the features of its schema: pass release.schema.encode(table, labelled=False)[0]."
 REMEDY = (
-    "Declare it in the template; read a saved release with Release.load(path, template=...), of a shipped problem with "
-    "template=dpconvex.load. A problem file of your own is never run on its own account: dpconvex.load('your_file.py', ...)."
+    "Declare it in the template. Load a saved release with Release.load(path, template=...), for a shipped problem with "
+    "template=dpconvex.load. A problem file of your own is not run automatically: pass dpconvex.load('your_file.py', ...)."
 )
 
 
@@ -226,7 +226,7 @@ class Release(Released, Mapping[str, Array]):
 
         given = (self.decision, self.predictor, self.probabilities)
         needed = {field for function in given for field in further_fields(function)}
-        said = f"to_onnx: a graph predicts from x alone, and this release from {', '.join(sorted(needed))}, too."
+        said = f"to_onnx: a graph predicts from x alone, but this release also from {', '.join(sorted(needed))}."
         require(not needed, said)
         functions = [None if f is None else partial(f, dict(self.parameters)) for f in given]
         known = self.names if self.schema is None else self.schema.feature_names
@@ -237,21 +237,21 @@ class Release(Released, Mapping[str, Array]):
     def with_template(self, template: Any) -> Self:
         if callable(template):
             if self.source is None:
-                raise TemplateError(f"Release: no shipped problem is known that declared it. {REMEDY}")
+                raise TemplateError(f"Release: it does not come from a shipped problem. {REMEDY}")
             template = template(self.source[0], **self.source[1])
         instance(Template, "or a function that returns one").check("Release", template=template)
         known = plain(template.source)
         if self.source is not None and known is not None:
             (mine, fitted), (theirs, given) = self.source, known
-            require(mine == theirs, f"Release: of the problem {mine!r}, and the template is of {theirs!r}.")
+            require(mine == theirs, f"Release: its problem is {mine!r}, but the template is of {theirs!r}.")
             for name in fitted.keys() & given.keys():
-                said = f"Release: fitted with {name}={fitted[name]!r}, and the template has {name}={given[name]!r}"
+                said = f"Release: fitted with {name}={fitted[name]!r}, but the template has {name}={given[name]!r}"
                 require(fitted[name] == given[name], f"{said}; template=dpconvex.load takes the options of the fit.")
         declared = {variable.name: tuple(variable.shape) for variable in template.variables}
         released = {name: value.shape for name, value in self.items()}
-        require(declared == released, f"Release: the template declares {declared}, and released were {released}.")
+        require(declared == released, f"Release: the template declares {declared}, but released were {released}.")
         made = functions_of(template)
-        said = f"Release: of records with {self.fields}, and the template declares {made['fields']}."
+        said = f"Release: its records have {self.fields}, but the template declares {made['fields']}."
         require(self.fields in ("", made["fields"]), said)
         return replace(self, **made | {"source": self.source or template.source})
 

@@ -173,7 +173,7 @@ class FitJob:
         check_unit(self.privacy.unit, *origins(self.data), getattr(self.release, "schema", None))
         promise: Any = self.release and (self.release.spent or getattr(self.release.certificate, "privacy", None))
         unit = promise.unit if promise else None
-        why = f"the release protects a {unit}, and this guarantee a {self.privacy.unit or 'single record'}"
+        why = f"the release protects a {unit}, but this guarantee a {self.privacy.unit or 'single record'}"
         remedy = f"ask for unit={unit!r} and most=, and pass unit= as to the fit"
         require(unit in (None, self.privacy.unit), f"{options.entry}: {why}; {remedy}.")
         if self.privacy.unit is not None:
@@ -214,18 +214,18 @@ class FitJob:
         if epsilon > MOST_EPSILON:
             yield f"epsilon = {epsilon:g} protects nobody: odds change by up to exp({epsilon:g}). 1 is strong, and 10 weak."
         if delta * size >= 1:
-            publishing = "which a release of one record, drawn at random, would keep"
-            yield f"delta = {delta:g} is not below 1 / {size}, the number of records, {publishing}: take 1e-6, say."
+            publishing = "so publishing one record, drawn at random, would satisfy it"
+            yield f"delta = {delta:g} is not below 1 / {size}, the number of records, {publishing}: take 1e-6, for example."
         for fit in fits:
             if isinstance(fit.certificate, QueriesCertificate) and "vertices" not in fit.certificate.settings:
                 if few := fit.certificate.few(share := told_share(form_of(fit.template))):
-                    told = f", with {share:.2g} of the records on the steep side: quantiles are too near to the median"
+                    told = f", with {share:.2g} of the records on the steep side: estimated quantiles are too near to the median"
                     told = f"{few}{told * (share < 0.99)}. More records, a larger epsilon or fewer features help."
                     yield f"{size} records for {fit.certificate.noise_dimension} parameters: {told}"
                 continue
             if fit.certificate.perturbed in ("objective", "output") and (far := in_natural_units(fit.template.record)):
                 names, more = ", ".join(map(repr, far)), ", or pass a delta" * (not delta)
-                why = "noise is the same in all directions, and fields are in natural units"
+                why = "noise is the same in all directions, but fields are in natural units"
                 yield f"{why}: scale {names} to -1 to 1 by public bounds{more}."
             numbers = sum(math.prod(variable.shape) for variable in fit.template.variables)
             count = int(fit.certificate.settings.get("vertices", numbers))
@@ -273,7 +273,7 @@ class FitJob:
             yield
         except DomainError as error:
             note_fit(self.data, -self.uncounted)
-            why = "stays paid for: whether a release fails may depend on the data, and would else be told for free"
+            why = "stays paid for: a refund would reveal that the release failed, which may depend on the data"
             paid = f" {self.privacy} {why}." if self.options.budget else ""
             raise DomainError(f"{error}{paid}") from error
 
@@ -299,7 +299,7 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
     if privacy.adjacency == "replace-one":
         records = counted(data) if people is None else people.size
         why = f"size is {size}, but there are {records} records"
-        require(size in (None, records), f"solve: {why}; replace-one needs their number.")
+        require(size in (None, records), f"solve: {why}; replace-one needs the number of records.")
         return max(records, 1)
     if size is None:
         why = "under add-remove adjacency the number of records is private, and the regularization scales with it"
@@ -351,8 +351,8 @@ def checked_batch(fit: CertifiedFit, data: Any, clip: bool, people: People | Non
         data = fit.template.record.validate(data, clip=clip, empty=protected)
     batch = data if people is None else people.cut(data)
     records = batch.size if people is None else people.size
-    both = f"there are {records} records, and there were {fit.certificate.size} when the guarantee was made"
-    remedy = "Data must not change during a fit; Partitions know the sizes of old files: make them anew"
+    both = f"there are {records} records, but there were {fit.certificate.size} when the guarantee was proved"
+    remedy = "Data must not change during a fit; Partitions remember the sizes of old files: make new Partitions"
     require(protected or records == fit.certificate.size, f"{both}; nothing is released. {remedy}.", DomainError)
     return batch
 

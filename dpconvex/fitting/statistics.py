@@ -113,10 +113,10 @@ class Statistics(Released):
     def matching(self, template: Template | None) -> Template:
         """Return the template of a fit; raise `TemplateError` if its record differs from that of the release."""
         chosen = self.template if template is None else template
-        instance(Template).check("fit", "Saved statistics do not hold theirs: pass it.", template=chosen)
+        instance(Template).check("fit", "Saved statistics have none: pass it.", template=chosen)
         assert chosen is not None
         if fields_of(chosen) != self.fields:
-            raise TemplateError(f"fit: statistics are of {self.fields}, and the template declares {fields_of(chosen)}.")
+            raise TemplateError(f"fit: statistics are of {self.fields}, but the template declares {fields_of(chosen)}.")
         return chosen
 
     def with_template(self, template: Any) -> Self:
@@ -248,7 +248,7 @@ class Coefficients(StatedNumbers):
         The schema has scaled targets to [-1, 1]. `per` is as for `ratios`; intercepts are left out.
         """
         fits = schema.label_bounds is not None and not self.ratio
-        require(fits, "in_units: the effects are none on a target with label_bounds. `ratios(schema)` returns factors.")
+        require(fits, "in_units: these are no effects on a target with label_bounds. `ratios(schema)` returns factors.")
         low, high = schema.label_bounds or (0.0, 0.0)
         return self._per_unit("in_units", schema, per, high / 2 - low / 2)
 
@@ -258,7 +258,7 @@ class Coefficients(StatedNumbers):
         if schema is not None:
             places = [k for k, name in enumerate(names) if name.startswith("w[") and "," not in name]
             if schema.unit or len(places) != len(schema.feature_names):
-                raise TemplateError(f"{caller}: these are no coefficients of the schema's columns.")
+                raise TemplateError(f"{caller}: these are not coefficients of the schema's columns.")
             unit[places] *= schema.steps
             for k, name in zip(places, schema.feature_names, strict=True):
                 names[k] = name
@@ -306,24 +306,24 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
         Confidence of each interval separately.
     """
     FRACTION.check("coefficients", confidence=confidence)
-    said = "coefficients: expected what dp.statistics released; intervals of a fit are dp.intervals(release, data, privacy)."
+    said = "coefficients: expected the result of dp.statistics; for a fit, use dp.intervals(release, data, privacy)."
     require(isinstance(statistics, Statistics), said)
     noisy, space = statistics.quadratic(template), Space(statistics.matching(template).variables)
     known = np.flatnonzero((noisy.loss.targets < 0).all(axis=1))
     if not len(known) or not noisy.loss.onto(noisy.moments)[known].count_nonzero():
         mechanism = f"SufficientStatistics({statistics.certificate.noise!r}, residuals=True)"
-        why = f"the squared response was not released, which dp.statistics(..., {mechanism}) does"
-        raise TemplateError(f"coefficients: {why}. What was released still fits, without standard errors: fit().")
+        why = f"the squared response was not released; release it by dp.statistics(..., {mechanism})"
+        raise TemplateError(f"coefficients: {why}. Without standard errors, `fit()` still works.")
     if len(noisy.parts) > 1:
         raise TemplateError(
-            "coefficients: the loss is several regressions; dp.intervals(template, None, data, ...) has theirs."
+            "coefficients: the loss is a sum of several regressions; use dp.intervals(template, None, data, ...)."
         )
     q = noisy.hessian.toarray()
     values, vectors = np.linalg.eigh(q)
     edge = noisy.edge(np.arange(len(q)))
     if not values[0] > CLEAR * edge:
-        part = f"noise alone makes about {edge:.3g} of it, and {CLEAR:g} times that are needed"
-        why = f"the least curvature of the noisy squares is {values[0]:.3g}; {part}"
+        part = f"noise alone contributes about {edge:.3g}, and {CLEAR:g} times that is needed"
+        why = f"the smallest curvature of the noisy squares is {values[0]:.3g}; {part}"
         more = f"{CLEAR * edge / max(values[0], edge):.2g} times the records, or the epsilon,"
         remedy = f"About {more} help, or fewer features; `fit` works, with its ridge"
         raise NotConverged(f"{why}: no standard errors hold. {remedy}.")

@@ -33,8 +33,8 @@ from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, check_fields, in
 from dpconvex.util.runtime import Stage, once, quietly
 
 IN_RANGE = (
-    "The range of most targets is found first. Widths and thresholds of the loss are in proportion to it, and squares of "
-    "long residuals go on as lines. Name `ObjectivePerturbation()` or `SufficientStatistics()` for the loss as declared."
+    "The range of most targets is found first. Widths and thresholds of the loss are in proportion to it, and the loss is "
+    "linear for long residuals. Name `ObjectivePerturbation()` or `SufficientStatistics()` for the loss as declared."
 )
 PUBLIC = "Terms of the loss that no record enters count as part of the regularizer, which is multiplied by n."
 LEAST = 0.25  # The smallest share of the guarantee that is tried for a proof that the checker replays
@@ -190,7 +190,7 @@ class FitOptions:
     def _proved(self, template: Template, privacy: Privacy, size: int) -> CertifiedFit:
         whole(1, 2**53).check("verify", size=size)  # larger ones are not exact as floating-point numbers
         if len(set(template.losses)) == 1 and not template.losses[0].fields:
-            said = "the loss is the same for all records; your own data in it would be public: nothing protects them"
+            said = "the loss is the same for all records; your own data in it would be public, without protection"
             remedy = f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})"
             raise NotPrivate(said, template.losses[0], remedy)
         found, plan = self._chosen(template, privacy, int(size))
@@ -243,7 +243,7 @@ def replayed(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy) -> Cert
             other, missing = attempted(prove, privacy, share)
             low, high, found = (low, share, found) if missing else (share, high, other)
         part = f"{100 * low:.0f} % of the guarantee"
-        found = found.advised(f"The noise is that of {part}, for plainer bounds that are replayed.")
+        found = found.advised(f"The noise is that of {part}, because the checker replays simpler bounds.")
     return found
 
 
@@ -290,7 +290,7 @@ def proved(template: Template, privacy: Privacy, size: int, mechanism: Mechanism
             if isinstance(mechanism, NoisyFrankWolfe):
                 alone = not scores.is_shared and scores.lift.shape[0] == scores.lift.shape[1]
                 if scores.bounds is None or not alone or not len(scores.features):
-                    raise refusal(analysis.form, "vertices are those of scores that are linear in one field")
+                    raise refusal(analysis.form, "vertex steps need scores that are linear in one field")
                 vertex_reach(analysis.form, scores.indices[: len(scores.features)].ravel())
             require(cover == ResidualNoise(), "AdaptiveSteps: leave residual_noise out: all sums are exact.")
             certificate = mechanism.certify(analysis, privacy, size)

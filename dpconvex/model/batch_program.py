@@ -126,7 +126,7 @@ class Rebuilder:
 
 
 def missing(expression: Expression) -> MissingRule:
-    return MissingRule("no conic solver is given this atom over a batch", expression, 'use the backend "first-order"')
+    return MissingRule("the conic solver lacks this atom over a batch", expression, 'use the backend "first-order"')
 
 
 def perturbed_program(problem: Any, fresh: dict[str, cp.Variable]) -> cp.Problem:
@@ -158,18 +158,18 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
     for key, domain in records.items():
         symbol = known.get(key.name() if isinstance(key, cp.Parameter) else key)
         if symbol is None or (isinstance(key, cp.Parameter) and symbol is not key):
-            raise TemplateError(f"from_problem: {key!r} is no parameter of the problem; these are {sorted(known)}.")
+            raise TemplateError(f"from_problem: {key!r} is not among the parameters {sorted(known)}.")
         row = () if isinstance(domain, Choice) else domain.shape
         symbols[symbol.name()], domains[symbol.name()] = symbol, domain
         count = next(iter(symbols.values())).shape[:1]
         if symbol.shape != (*count, *row) or not count or count[0] < 2:
-            raise TemplateError(f"from_problem: {key!r} has shape {symbol.shape}, not rows as others have, of {row}.")
+            raise TemplateError(f"from_problem: {key!r} has shape {symbol.shape}, not as many rows of shape {row}.")
     reader = Reader(symbols.values())
     objective = problem.objective.args[0] * (1 if isinstance(problem.objective, cp.Minimize) else -1)
     reader.declare([objective, *problem.constraints])
     for constraint in problem.constraints:
         if {parameter.id for parameter in constraint.parameters()} & {symbol.id for symbol in symbols.values()}:
-            raise NotPrivate("a constraint mentions the data", constraint, "put them into the objective")
+            raise NotPrivate("a constraint mentions the data", constraint, "put the data into the objective")
     whole = reader.expression(objective, "the objective")
     rows: dict[Expression, Field] = {field_of(s): Field.of(s.shape[1:], n, ("row", s.id)) for n, s in symbols.items()}
     one, rest = split_objective(whole, rows, count[0])

@@ -53,7 +53,7 @@ class People:
         rank = np.empty(records, dtype=np.int64)
         rank[order] = np.arange(records) - np.repeat(np.cumsum(counts) - counts, counts)
         kept = rank < privacy.most
-        why = f"one {unit} has more records than the {privacy.most} that were declared; nothing was spent"
+        why = f"one {unit} has more than the declared {privacy.most} records; nothing was spent"
         how = "Declare more (most=, --most), or keep some: Privacy(..., keep='random') (--keep random)"
         require(kept.all() or privacy.keep in ("first", "random"), f"unit: {why}. {how}.", DomainError)
         return cls(frozen(of[kept]), frozen(kept), privacy.keep == "weights")
@@ -65,7 +65,7 @@ class People:
 
     def cut(self, batch: Batch) -> Batch:
         if batch.size != len(self.kept):
-            raise DomainError("there are other records than identifiers; nothing is released. Data must not change.")
+            raise DomainError("records and identifiers differ in number; nothing is released. Data must not change.")
         return batch if self.kept.all() else batch.chosen(self.kept)
 
     def chosen(self, rows: NDArray[np.bool_]) -> "People":
@@ -95,7 +95,7 @@ def identified(given: Any, unit: str = "person") -> tuple[NDArray[np.int64], lis
     """Return numbers of identifiers, by their first occurrence, and the distinct identifiers; raise for missing or mixed ones."""
     entries: list[Any] = identifiers_of(given)
     if any(map(reads_as_missing, entries)):
-        raise DomainError("unit: records without an identifier; give each one of its own, or leave them out.")
+        raise DomainError("unit: some records have no identifier; give each its own, or leave them out.")
     # `to_pydatetime` converts timestamps of pandas to times of Python.
     entries = [e.to_pydatetime(warn=False) if hasattr(e, "to_pydatetime") else e for e in entries]
     others = {type(entry).__name__ for entry in entries if type(entry) not in IDENTIFIERS}
@@ -110,7 +110,7 @@ def identified(given: Any, unit: str = "person") -> tuple[NDArray[np.int64], lis
     known: dict[Any, int] = {}
     of = np.array([known.setdefault(entry, len(known)) for entry in entries], dtype=np.int64)
     if kinds == {"texts"} and len({value_of(entry) for entry in known}) < len(known):
-        why = "some identifiers differ as texts, and are one number, time or word, as '7' and '07' are"
+        why = "some identifiers differ as texts, but are the same number, time or word, such as '7' and '07'"
         remedy = f"Spell each {unit} in one way (accents, too, have two spellings in Unicode)"
         raise DomainError(f"unit: {why}; nothing was spent. {remedy}.")
     return of, list(known)

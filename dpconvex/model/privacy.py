@@ -76,10 +76,10 @@ class Privacy:
         check_fields(self, epsilon=POSITIVE, delta=BELOW_ONE, adjacency=ADJACENCY, most=COUNT)
         self.__dict__["most"] = int(self.most)
         check_fields(self, unit=WORD)
-        why = 'name whose records they are, such as unit="patient"' if self.unit is None else f"at most {MOST_ROWS}"
+        why = 'name the unit of these records, such as unit="patient"' if self.unit is None else f"at most {MOST_ROWS}"
         require(self.most <= (1 if self.unit is None else MOST_ROWS), f"Privacy: most is {self.most}; {why}.")
         if self.keep is not None and (self.unit is None or self.keep not in KEEPS):
-            raise TemplateError(f"Privacy: keep must be one of {KEEPS}, beside a unit, or None, not {self.keep!r}.")
+            raise TemplateError(f"Privacy: keep must be None or, with a unit, one of {KEEPS}, not {self.keep!r}.")
 
     @property
     def person(self) -> Person:
@@ -139,15 +139,15 @@ def check_privacy(owner: str, privacy: Any, units: bool = False) -> None:
 
 
 def not_for_units(owner: str, privacy: Privacy) -> NotPrivate:
-    remedy = f"make one record of each {privacy.unit}, or use what docs/unit.md lists"
-    return NotPrivate(f"{owner} protects single records, and nobody who has several", str(privacy), remedy)
+    remedy = f"make one record of each {privacy.unit}, or use a function that docs/unit.md lists"
+    return NotPrivate(f"{owner} protects single records only, not people with several", str(privacy), remedy)
 
 
 @contextmanager
 def computable(privacy: Privacy) -> Iterator[None]:
     """Context for the calibration of noise: guarantees that double precision cannot handle raise `NotPrivate`."""
     remedy = "ask for an epsilon from 1e-6 to 1e6, and a delta of 0 or from 1e-20 to 0.5"
-    (small, large), why = COMPUTABLE, "no noise can be computed in double precision for so extreme a guarantee"
+    (small, large), why = COMPUTABLE, "the noise of so extreme a guarantee cannot be computed in double precision"
     if not small <= privacy.epsilon <= large or 0 < privacy.delta < small:
         raise NotPrivate(why, privacy, remedy)
     try:

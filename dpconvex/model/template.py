@@ -243,7 +243,7 @@ class Template(Sealed):
         space, linear = Space(self.variables), {v.name: np.zeros(v.shape) for v in self.variables}
         for name, value in (noise or {}).items():
             if name not in linear or np.shape(value) != linear[name].shape or not np.isfinite(value).all():
-                raise TemplateError(f"problem: noise for {name!r} must be finite, of the shape of that variable.")
+                raise TemplateError(f"problem: noise for {name!r} must be finite, with the shape of the variable.")
             linear[name] = np.asarray(value, dtype=float)
         batch = self.record.validate(data, clip=clip)
         parts = {"size": batch.size if size is None else size, "linear": space.pack(linear), "projector": None}
@@ -289,8 +289,8 @@ def called(loss: Callable[..., Any], record: Record, values: Mapping[str, Any]) 
         if any(text in str(error) for text in ("truth value of a constraint", "Strict inequalities")):
             why = "the loss compares symbols, as max(0, z) and `if x[0] > 0` do"
             rules = "for max(0, z) write cvxpy.pos(z) or dpconvex.huber_hinge(z, width), for max cvxpy.maximum(a, b)"
-            raise TemplateError(f"Template: {why}; {rules}. Only fields with a Choice may decide anything.") from error
-        rules = "use CVXPY's functions of them, and matching shapes; only fields with a Choice have values to decide by"
+            raise TemplateError(f"Template: {why}; {rules}. Only fields with a Choice can be compared.") from error
+        rules = "apply CVXPY's functions, with matching shapes; only fields with a Choice have values"
         error.add_note(f"dpconvex: raised by the loss of a Template. Continuous fields are symbols: {rules}.")
         raise
 
@@ -331,8 +331,8 @@ def check_reading(originals: Sequence[Any], read: Sequence[Any], record: Record,
             with np.errstate(invalid="ignore"):  # both are infinite outside the domain
                 apart = np.abs(one - two)
             if (np.isfinite(one) & ~(apart <= READING * size)).any():
-                why = f"read as an expression of other values ({np.nanmax(apart):.3g} apart)"
-                raise TemplateError(f"Template: {original} was {why}. Please report it; write it in another way.")
+                why = f"read as an expression with other values ({np.nanmax(apart):.3g} apart)"
+                raise TemplateError(f"Template: {original} was {why}. Please report this, and write it in another way.")
 
 
 def cvxpy_value(node: Any, reader: Reader, leaves: Mapping[Expression, Any], known: dict[int, Array]) -> Array:

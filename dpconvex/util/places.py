@@ -30,7 +30,7 @@ def replaceable(path: object) -> Path:
     """Return the path of a new or a regular file; raise `TemplateError` for others, which are never replaced."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise TemplateError(f"no file can be made there: a path is a text or a path, and not empty, not {path!r}.")
+        raise TemplateError(f"no file can be made there: expected a text or a path that is not empty, not {path!r}.")
     file = Path(text)
     with suppress(OSError):  # a name may be too long: the write raises
         if file.exists() and not file.is_file():
@@ -42,7 +42,7 @@ def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
     """Return the path of a file that can be written, and is no input; raise before a fit is charged and then lost."""
     for what, other in inputs.items():
         if other is not None and leads_to(Path(path), Path(other)):
-            folder = os.path.isdir(other) and "a folder whose files are data; name a file elsewhere"
+            folder = os.path.isdir(other) and "a folder with data files; name a file elsewhere"
             raise TemplateError(f"{path}: this is {what}, {folder or 'and would be written over; name another file'}.")
     file = replaceable(path)
     try:
@@ -98,5 +98,5 @@ def write_whole(path: Path, content: bytes, over: bool = True) -> None:
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a field is there twice")
+        raise ValueError("a field occurs twice")
     return fields

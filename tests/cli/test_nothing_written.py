@@ -81,7 +81,7 @@ def test_people_with_more_records_than_promised_leave_no_ledger(run):
         "fit logistic_regression visits.csv --schema visits.toml --out m.npz",
         "schema learn visits.csv --label bought --unit customer",
     ):
-        assert "more records than the 1" in run(f"{command} {paid}", ends=2).err
+        assert "more than the declared 1" in run(f"{command} {paid}", ends=2).err
         assert not Path("new.jsonl").exists()
 
 
@@ -190,7 +190,7 @@ def test_a_place_where_no_file_can_be_made_is_found_before_it_is_paid_for(run, o
     else:
         fit = "fit logistic_regression data.csv --config fit.toml --ledger ledger.jsonl --out"
         found = run(fit, out, ends=2)
-    assert re.search("no file can be made there|would be written over|a folder whose files are data", found.err)
+    assert re.search("no file can be made there|would be written over|a folder with data files", found.err)
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
 
 

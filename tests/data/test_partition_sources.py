@@ -35,7 +35,7 @@ def test_a_file_that_became_another_is_refused_whatever_reads_it(tmp_path, other
     learner = dp.load("logistic_regression", features=2)
     parts = dp.Partitions([{"x": path, "y": Y}])
     saved(tmp_path, "x", other)
-    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.npy: .*(another shape|in the order of C)"):
+    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.npy: .*(its shape or type|in C order)"):
         dp.solve(learner, parts, dp.Privacy(1.0))
 
 
@@ -60,14 +60,14 @@ def test_a_folder_of_parquet_files(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"neither")
     for source, schema, said in (
         (tmp_path, None, "tables need a schema"),
-        (first, SCHEMA, "this is no folder; give a list of files"),
-        (tmp_path / "none", SCHEMA, "this is no folder"),
-        ([tmp_path / "none.parquet"], SCHEMA, r"partition 0: .*none\.parquet: this is no file"),
+        (first, SCHEMA, "not a folder; pass a list of files"),
+        (tmp_path / "none", SCHEMA, "not a folder"),
+        ([tmp_path / "none.parquet"], SCHEMA, r"partition 0: .*none\.parquet: this is not a file"),
         (tmp_path, SCHEMA, r"partition 0: .*a\.parquet: the file is damaged"),
     ):
         refused(dp.DomainError, said, dp.Partitions, source, schema)
     parquet(tmp_path / "ward=1" / "c.parquet")
-    refused(dp.DomainError, "ward=1: a folder in a folder is not read", dp.Partitions, tmp_path, SCHEMA)
+    refused(dp.DomainError, "ward=1: subfolders are not read", dp.Partitions, tmp_path, SCHEMA)
 
 
 def test_small_tables_are_encoded_once():
@@ -85,7 +85,7 @@ def test_files_that_are_written_anew(tmp_path):
     parts = dp.Partitions([path], SCHEMA)
     assert parts.sizes == (2,)
     parquet(path, {"age": [0.5] * 3, "y": ["a"] * 3})
-    refused(dp.DomainError, r"3 records, and there were 2 .*make .*anew", dp.solve, learner, parts, dp.Privacy(1.0))
+    refused(dp.DomainError, r"3 records, but there were 2 .*make new", dp.solve, learner, parts, dp.Privacy(1.0))
 
 
 def test_what_is_no_file_of_numbers_is_refused_at_once(tmp_path):
@@ -97,7 +97,7 @@ def test_what_is_no_file_of_numbers_is_refused_at_once(tmp_path):
     for name in ("x.npy", "x.parquet"):
         os.mkfifo(tmp_path / name)
     refused(dp.DomainError, r"partition 0: .*x\.npy: .*a device or a pipe", dp.Partitions, [{"x": path, "y": Y}])
-    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.parquet: this is no file"):
+    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.parquet: this is not a file"):
         dp.Partitions([tmp_path / "x.parquet"], SCHEMA)
     with pytest.raises(dp.DomainError, match=r"partition 0: it must map fields to columns.* not a NoneType"):
         dp.solve(dp.load("logistic_regression", features=2), dp.Partitions([lambda: None]), dp.Privacy(1.0))
@@ -106,7 +106,7 @@ def test_what_is_no_file_of_numbers_is_refused_at_once(tmp_path):
 def test_columns_of_tables_are_checked_before_anything_is_paid(tmp_path):
     pd = pytest.importorskip("pandas")
     twice = pd.DataFrame([[0.5, 0.5, "a"]], columns=["age", "age", "y"])
-    with pytest.raises(dp.DomainError, match="partition 1: the table: several columns have one name"):
+    with pytest.raises(dp.DomainError, match="partition 1: the table: several columns have the same name"):
         dp.Partitions([TABLE, twice], SCHEMA)
     for column in (pd.to_datetime(["2020-01-01"] * 2), [[0.5], [1.0]], [True, False]):
         parquet(tmp_path / "a.parquet", {"age": column, "y": ["a", "b"]})
@@ -133,4 +133,4 @@ def test_equal_numbers_in_other_places_are_other_records(kind, form, monkeypatch
 
     learner = dp.load("logistic_regression", features=2)
     data = dp.Partitions([changing])
-    refused(dp.DomainError, "other records than", dp.solve, learner, data, dp.Privacy(1.0))
+    refused(dp.DomainError, "records have changed", dp.solve, learner, data, dp.Privacy(1.0))

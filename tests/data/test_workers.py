@@ -122,7 +122,7 @@ def test_without_a_scheduler_there_is_no_release(monkeypatch):
     budget = dp.Budget(Q)
     with cluster() as client:
         on_round(monkeypatch, 5, client.cluster.close)
-        refused(dp.WorkersLost, "nothing is released, and what was paid stays paid", fitted, delays(), budget=budget)
+        refused(dp.WorkersLost, "nothing is released, and the charge stays", fitted, delays(), budget=budget)
     assert len(budget.entries) == 1
 
 
@@ -133,7 +133,7 @@ def test_a_partition_that_changes_is_refused(client, tmp_path):
         return {"x": X[:rows], "y": Y[:rows]}
 
     data = dp.Partitions([delayed(some, pure=False)(), delayed({"x": X, "y": Y})], keep=False)
-    changed = "partition 0: it holds other records than when it was checked"
+    changed = "partition 0: its records have changed since the check"
     refused(dp.DomainError, changed, dp.solve, LEARNER, data, dp.Privacy(1.0, adjacency="add-remove"), size=700, seed=1)
 
 

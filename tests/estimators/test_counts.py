@@ -69,7 +69,7 @@ def test_partitions_people_and_copies_are_fitted_alike(tmp_path):
     parts = dp.Partitions(pieces(columns, range(0, SIZE + 1, 1000)))
     apart = dp.PoissonRegressor(**options).fit(parts)
     np.testing.assert_allclose(apart.coef_, model.coef_, atol=1e-9)
-    with pytest.raises(dp.TemplateError, match="partitions have"):
+    with pytest.raises(dp.TemplateError, match="of partitions as"):
         dp.PoissonRegressor(**options).fit(parts, exposure=YEARS)
     with pytest.raises(dp.DomainError, match=r"missing: .'exposure', 'weight'"):
         dp.PoissonRegressor(**options).fit(dp.Partitions([{"x": X, "y": COUNTS}]))

@@ -110,9 +110,7 @@ def test_columns_whose_types_are_wrong_cost_nothing():
         x,
         np.array([("a", 1.0)] * 4, dtype="U1,f8").view([("event", "U1"), ("t", float)]),
     )
-    refused(
-        dp.DomainError, "the event stands first", lived, x, pd.DataFrame({"time": times, "event": [True, False] * 2})
-    )
+    refused(dp.DomainError, "put the event first", lived, x, pd.DataFrame({"time": times, "event": [True, False] * 2}))
     for labels in (frame["ward"], pd.Series([True, False] * 2), pd.to_datetime(pd.Series(["2020-01-31"] * 4))):
         declared = [1, 2, 3] if labels.name == "ward" else ["a", "b", "c"]
         refused(
@@ -207,7 +205,7 @@ def test_arrays_and_frames_of_dask():
     expected.fit(X, Y)
     found.fit(da.from_array(X, chunks=(tuple(np.diff(CUTS).tolist()), (2, 1))), da.from_array(Y, chunks=350))
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-6)
-    for y, complaint in ((Y, "in memory here, and others of Dask"), (None, "features of Dask with their labels")):
+    for y, complaint in ((Y, "in memory, others of Dask"), (None, "features of Dask with their labels")):
         refused((dp.DomainError, dp.TemplateError), complaint, found.fit, da.from_array(X, chunks=350), y)
     frame = dd.from_pandas(pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=Y), npartitions=3)
     found.fit(frame[["a", "b", "c"]], frame["y"])
@@ -245,7 +243,7 @@ def test_what_a_fit_leaves_undetermined_is_an_attribute_that_is_not_there(kind, 
         hasattr(model, name)
     assert model._repr_html_()
     if kind is dp.LinearRegression:
-        with pytest.warns(dp.PrivacyWarning, match="Ridge is fitted here, which has no standard errors"):
+        with pytest.warns(dp.PrivacyWarning, match="Ridge is fitted instead"):
             kind(delta=delta, **FITS[kind]).fit(X[:60], SIGNS[:60])
         assert not hasattr(model, "coefficients_")
         with pytest.raises(dp.NotConverged, match="help"):
@@ -291,7 +289,7 @@ def test_a_target_that_a_schema_encoded_is_read_in_the_units_of_the_declared_bou
             kind(bounds=wrong, **options).fit(X, y)
     budget = dp.Budget(dp.Privacy(99.0, 0.1))
     usual = kind(**options, budget=budget)
-    with pytest.raises(dp.TemplateError, match=r"bounds are \(-1\.0, 1\.0\), and the schema declares"):
+    with pytest.raises(dp.TemplateError, match=r"bounds are \(-1\.0, 1\.0\), but the schema declares"):
         make_pipeline(dp.SchemaEncoder(schema), usual).fit(table, table["cost"])
     for target in (table["cost"], np.asarray(y)):  # a default that they exceed was paid for
         refused(dp.TemplateError, r"such as bounds=\(0, 100\) or bounds=schema", usual.fit, X, target)

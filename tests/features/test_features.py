@@ -134,7 +134,7 @@ WRONG = {
         *(partial(dp.GroupNormalizer(groups).fit, IMAGES[0]) for groups in (0, 2.0, None)),
         *(partial(dp.GroupNormalizer(2, floor=floor).fit, IMAGES[0]) for floor in (0, -1.0, np.inf, "small")),
     ],
-    r"8 feature\(s\) are not . groups": [partial(dp.GroupNormalizer(groups).fit, IMAGES[0]) for groups in (3, 8)],
+    r"8 feature\(s\) cannot form . groups": [partial(dp.GroupNormalizer(groups).fit, IMAGES[0]) for groups in (3, 8)],
     "row 1: it holds NaN": [partial(dp.GroupNormalizer(1).transform, [[0.0, 1.0], [np.nan, 1.0]])],
     "row 1: its numbers are too large": [partial(dp.GroupNormalizer(1).fit_transform, [[0.0, 1.0], [1e200, -1e200]])],
 }  # fmt: skip

@@ -63,7 +63,7 @@ def test_people_with_several_records_are_protected_together():
     cut = dp.Partitions(pieces(data, [0, 1000, 2500, SIZE]))
     same(found, fit(template, cut, privacy, unit=whose))
     budget = dp.Budget(privacy)
-    refused(dp.DomainError, "more records than", fit, template, data, privacy, unit=whose // 2, budget=budget)
+    refused(dp.DomainError, "more than the declared", fit, template, data, privacy, unit=whose // 2, budget=budget)
     with pytest.raises(dp.DomainError, match="several partitions"):
         fit(template, dp.Partitions(pieces(data, [0, 999, SIZE])), privacy, unit=whose, budget=budget)
     assert not budget.entries

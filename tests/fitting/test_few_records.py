@@ -77,7 +77,7 @@ def test_classes_of_few_records_are_no_more_certain_than_noise_allows(classes):
     ("quantile", "size", "most", "said"),
     [
         (0.5, 200, 1, r"^200 records for 5 parameters: n mu / p is [0-9.]+ .*constant's\. More"),
-        (0.9, 800, 1, "with 0.2 of the records on the steep side: quantiles are too near to the median"),
+        (0.9, 800, 1, "with 0.2 of the records on the steep side: estimated quantiles are too near to the median"),
         (0.5, 800, 1, ""),
         (0.5, 800, 4, r"n mu / p / 4 is 3\."),  # noise is four times as large
     ],

@@ -200,7 +200,7 @@ def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case):
     assert not fit.private
     v.value = fit["w"]
     assert mean.value <= reference.value + 1e-9
-    assert "above the least" in fit.status if fit.distance > 1e-6 else "of the minimiser" in fit.status
+    assert "above its minimum" in fit.status if fit.distance > 1e-6 else "of the minimiser" in fit.status
     assert fit.gap is None or fit.gap < 1e-7
     assert fit.distance < 1e-3 or case in ("logistic, lasso", "nothing added", "exponential")
 
@@ -279,7 +279,7 @@ def test_a_counted_fit_says_nothing_of_those_beside_it():
     privacy, budget = {"epsilon": 0.3, "delta": 1e-5}, dp.Budget(dp.Privacy(1.0, 1e-5))
     with pytest.warns(dp.PrivacyWarning) as told:
         dp.LinearRegression(**privacy, bounds=(-1, 1), budget=budget).fit(x, x[:, 0])
-    assert ["Ridge is fitted here" in str(one.message) for one in told] == [True]
+    assert ["Ridge is fitted instead" in str(one.message) for one in told] == [True]
     with pytest.warns(dp.PrivacyWarning, match="these data were fitted before"):
         fitted()
 

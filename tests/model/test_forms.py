@@ -183,12 +183,12 @@ REFUSED = {
         [DAY, DAY.replace(tzinfo=UTC), datetime(2020, 1, 2)],
         [type("Name", (str,), {"__hash__": object.__hash__})("a"), "a", "b"],
     ],
-    "more records than": [[NOW, NOW.astimezone(UTC), NOW.replace(year=2023)]],
+    "more than the declared": [[NOW, NOW.astimezone(UTC), NOW.replace(year=2023)]],
     r"unit.*(one identifier|one value per record)": [
         *([[1, 2], [3], [4]], [[1], [2], [3]], np.array(["a", "b", "c"])[:, None], set("abc"), NAMES.keys(), NAMES),
         *(iter("abc"), "abc", np.array(3), ["a", "b"], 7),
     ],
-    "one number": [["7", "07", "8"]],
+    "same number": [["7", "07", "8"]],
     "word.*two spellings in Unicode": [["caf\u00e9", "cafe\u0301", "bar"]],
 }
 

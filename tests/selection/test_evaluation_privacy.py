@@ -82,7 +82,7 @@ def test_whoever_is_protected_by_the_release_is_protected_by_its_evaluation():
         with pytest.raises(dp.TemplateError, match="ask for unit='patient'"):
             dp.evaluate(LOGISTIC, release, data, other, unit=identified, budget=budget)
     refused(dp.TemplateError, "identifier", dp.evaluate, LOGISTIC, release, data, patient(), budget=budget)
-    with pytest.raises(dp.DomainError, match="more records than"):
+    with pytest.raises(dp.DomainError, match="more than the declared"):
         dp.evaluate(LOGISTIC, release, data, patient(most=1), unit=whose, budget=budget)
     assert not budget.entries
     budget = dp.Budget(patient(epsilon=3.0))

@@ -194,7 +194,7 @@ def test_every_option_of_an_estimator_is_part_of_its_template_or_refused(kind):
     for item in fields(kind):
         given = not item.default if item.name == "fit_intercept" else OTHERS[item.name]
         if item.name in (*TAKEN, "exposure", "weight"):
-            refused(dp.TemplateError, "takes itself|fields beside", candidate, **{item.name: given})
+            refused(dp.TemplateError, "an option of tune|fields beside", candidate, **{item.name: given})
             continue
         try:
             own = kind(**usual | {item.name: given}, epsilon=3.0, delta=1e-6).template(4)
@@ -263,7 +263,9 @@ def test_options_of_an_estimator_that_are_for_the_call_cost_nothing(choose, name
     for value, values in ((given[name], [0.1]), (getattr(dp.LogisticRegression(), name), [0.1, 0.2])):
         model = dp.LogisticRegression(classes=(-1, 1), **({name: value} if value is given[name] else {}))
         varied = {"regularization": values} if value is given[name] else {name: [value]}
-        refused(dp.TemplateError, "takes itself", choose, model, data(60), dp.Privacy(5.0), grid=varied, budget=budget)
+        refused(
+            dp.TemplateError, "option of tune", choose, model, data(60), dp.Privacy(5.0), grid=varied, budget=budget
+        )
     assert not budget.entries
 
 
