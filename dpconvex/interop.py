@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from dpconvex.accounting.budget import Budget, cost_of
+from dpconvex.accounting.budget import Budget, schema_cost
 from dpconvex.accounting.composition import Amount, best_total, tails_delta
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail
 from dpconvex.certificates.certificate import Certificate
@@ -37,7 +37,7 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
     """
     apart = "dp_event: the schema was learnt for other neighbours than the fit, so their costs do not add up."
     require(certificate.whole[1] is not None, apart)
-    costs = [cost_of(one)[0] for one in (certificate.learnt.costs if certificate.learnt else ())]
+    costs = [schema_cost(one)[0] for one in (certificate.learnt.costs if certificate.learnt else ())]
     da, events, lost = library(), [], 0.0
     fit = certificate.event or Approximate(certificate.epsilon, certificate.delta)
     for leaf in (*fit.leaves(), *(Approximate(cost.epsilon, cost.delta) for cost in costs)):

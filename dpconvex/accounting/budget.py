@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from dpconvex.accounting import file_ledger
-from dpconvex.accounting.composition import Amount, Basic, Entry, Total, rule_of, tails, tails_delta, totals
+from dpconvex.accounting.composition import Amount, Basic, Entry, Total, rule_of, tail_counts, tails_delta, totals
 from dpconvex.accounting.database_ledger import DatabaseLedger, is_address
 from dpconvex.accounting.events import Event, Gaussian, Tail, event_of
 from dpconvex.accounting.file_ledger import FileLedger
@@ -87,7 +87,7 @@ class Budget:
         self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
         self._store = None if path is None else ledger_at(path)
         self.path = self._store and self._store.address
-        if not self._rule.left(self._rule.nothing).epsilon and not (self._store and self._store.exists()):
+        if not self._rule.remaining(self._rule.nothing).epsilon and not (self._store and self._store.exists()):
             why = f"no room for a fit in {privacy}: a truncation failure of its noise counts 1 + exp(epsilon) times"
             raise TemplateError(f"Budget: {accounting} accounting has {why}. Use 'basic'.")
         self._seen: list[Entry] = []
@@ -169,7 +169,7 @@ class Budget:
     @property
     def remaining(self) -> Amount:
         """Remaining budget, rounded down.  Under "gaussian" and "renyi" it is the largest Gaussian release that fits."""
-        return self._rule.left(self._now()[1])
+        return self._rule.remaining(self._now()[1])
 
     def totals(self) -> list[Total]:
         """Return the non-adaptive composition of all spends at the ledger's delta, one `Total` per accountant, smallest first."""
@@ -233,11 +233,11 @@ class Budget:
                 self._sums = sums
 
     def _exceeded(self, item: Entry) -> BudgetExceeded:
-        asked, left = Amount(item.privacy.epsilon, item.privacy.delta), self._rule.left(self._sums)
+        asked, left = Amount(item.privacy.epsilon, item.privacy.delta), self._rule.remaining(self._sums)
         none = " and no delta" if asked.delta > 0 == left.delta and left.epsilon >= asked.epsilon else ""
-        said = f"{item.label!r} asks for {sum_text(asked)}. The budget is {sum_text(self.privacy)}, of which"
+        said = f"{item.label!r} asks for {amount_text(asked)}. The budget is {amount_text(self.privacy)}, of which"
         why = self._rule.refusal(self._sums, item)
-        return BudgetExceeded(f"{said} {sum_text(left)}{none} is left{why}. Nothing was spent.")
+        return BudgetExceeded(f"{said} {amount_text(left)}{none} is left{why}. Nothing was spent.")
 
     def _alone(self) -> threading.Lock:
         """Return this process's lock between threads.  A fork needs a new one: a lock held during the fork is never released."""
@@ -262,7 +262,7 @@ class Budget:
 
     def _repr_html_(self) -> str:
         found, sums = self._now()
-        spent, left = self._rule.spent(sums), self._rule.left(sums)
+        spent, left = self._rule.spent(sums), self._rule.remaining(sums)
         rows = [(e.named, *map(upward, (e.privacy.epsilon, e.privacy.delta)), str(e.event or "")) for e in found]
         rows += [("spent in all", *map(upward, spent), ""), ("left", *(upward(-part)[1:] for part in left), "")]
         part = spent.epsilon / self.privacy.epsilon
@@ -274,8 +274,8 @@ class Budget:
         found, sums = self._now()
         lines = [
             f"Budget: {self.privacy}; {self._rule.name} accounting ({self._rule.says}).",
-            f"  spent  {sum_text(self._rule.spent(sums))}, in {len(found)} spend{'s' * (len(found) != 1)}",
-            f"  left   {sum_text(self._rule.left(sums))}",
+            f"  spent  {amount_text(self._rule.spent(sums))}, in {len(found)} spend{'s' * (len(found) != 1)}",
+            f"  left   {amount_text(self._rule.remaining(sums))}",
             *(f"  - {item.named}: {item.privacy}{f'; {item.event}' if item.event else ''}" for item in found),
         ]
         return "\n".join(lines)
@@ -316,25 +316,25 @@ def origin() -> dict[str, str]:
     return {"time": datetime.now(UTC).isoformat(timespec="seconds"), "user": user, "host": platform.node()}
 
 
-def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:
+def charge(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:
     if budget is not None:
         instance(Budget).or_none.check("", budget=budget)
         budget.spend(privacy, label, event)
 
 
-def settle(budget: Budget | None, learnt: Learnt | None) -> None:
+def charge_schema(budget: Budget | None, learnt: Learnt | None) -> None:
     """Check the recorded costs of a learnt schema, and charge each one that is not in the ledger yet."""
     for one in learnt.costs if learnt else ():
-        promise, event = cost_of(one)
+        promise, event = schema_cost(one)
         known = budget.entries if isinstance(budget, Budget) else ()
         if budget is not None and (one.entry, event) not in {(item.label, item.event) for item in known}:
             budget.spend(promise, one.entry, event)
 
 
-def cost_of(learnt: Learnt) -> tuple[Privacy, Event]:
+def schema_cost(learnt: Learnt) -> tuple[Privacy, Event]:
     """Return the guarantee and the event of a learnt schema.  Raise unless the event costs the guarantee, at most and nearly."""
     promise, event = built(Privacy, learnt.privacy, where="the cost of the schema"), event_of(learnt.event)
-    lost = tails_delta(sum(count * probability for probability, count in tails(event)), promise.epsilon)
+    lost = tails_delta(sum(count * probability for probability, count in tail_counts(event)), promise.epsilon)
     rare = RARE * promise.delta + grid_loss(promise.epsilon)
     spent = gaussian_delta(promise.epsilon, event.level()[0]) + lost
     most = all(isinstance(leaf, Gaussian | Tail) for leaf in event.leaves()) and lost <= rare * (1 + TAIL_SLACK)
@@ -344,7 +344,7 @@ def cost_of(learnt: Learnt) -> tuple[Privacy, Event]:
     return promise, event
 
 
-def sum_text(amount: Amount | Privacy) -> str:
+def amount_text(amount: Amount | Privacy) -> str:
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail, known
+from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail, profile_of
 from dpconvex.model.privacy import Privacy, text
 from dpconvex.noise.gaussian import bisect, gaussian_delta, profile_epsilon, smallest_scale
 from dpconvex.noise.loss_distributions import Counted, composed_delta, on_grid
@@ -48,13 +48,13 @@ def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -
     """Return the totals at a delta, by increasing epsilon, under every rule with a finite one; ties keep the simplest first."""
     whole = Composition(tuple(events))
     found = []
-    if sum(exact(item.delta) for item in promises) <= exact(float(delta)):
-        found.append(Total(ceiling(sum(exact(item.epsilon) for item in promises)), delta, "basic"))
+    if sum(as_fraction(item.delta) for item in promises) <= as_fraction(float(delta)):
+        found.append(Total(ceiling(sum(as_fraction(item.epsilon) for item in promises)), delta, "basic"))
     if not (promises and delta > 0):
         return found
     # Truncation failures count 1 + exp(epsilon) times.  If they need at most delta / 2, epsilon is at most that at delta / 2.
     bounds = bounds_of(whole)
-    left = delta - tails_delta(sum(count * p for p, count in tails(whole)), min(both_epsilons(bounds, delta / 2)))
+    left = delta - tails_delta(sum(count * p for p, count in tail_counts(whole)), min(both_epsilons(bounds, delta / 2)))
     if left >= delta / 2:
         by_renyi, by_gauss = both_epsilons(bounds, left)
         found += [Total(by_renyi, delta, "Rényi"), Total(by_gauss, delta, "Gaussian")]
@@ -72,7 +72,7 @@ def tails_delta(probability: float, epsilon: float) -> float:
     return (1 + math.exp(min(epsilon, LARGEST))) * probability
 
 
-def tails(event: Event) -> Iterator[tuple[float, int]]:
+def tail_counts(event: Event) -> Iterator[tuple[float, int]]:
     counted = event.counted if isinstance(event, Composition) else {event: 1}
     return ((leaf.probability, count) for leaf, count in counted.items() if isinstance(leaf, Tail))
 
@@ -88,11 +88,11 @@ def both_epsilons(bounds: tuple[tuple[Any, Any], tuple[float, float]], delta: fl
     (divergences, lost), (mu, beyond) = bounds
     by_renyi = math.inf
     if lost < delta:
-        by_renyi = max(float(min(divergences + [converted(order, delta - lost) for order in ORDERS.tolist()])), 0.0)
+        by_renyi = max(float(min(divergences + [rdp_term(order, delta - lost) for order in ORDERS.tolist()])), 0.0)
     return by_renyi, profile_epsilon(mu, delta - beyond) if beyond < delta else math.inf
 
 
-def converted(order: float, delta: float) -> float:
+def rdp_term(order: float, delta: float) -> float:
     """Return the term to add to a Rényi divergence of this order to get epsilon (Canonne, Kamath & Steinke 2020)."""
     found = (-math.log(delta) + order * math.log1p(-1 / order) - math.log(order - 1)) / (order - 1)
     return found + 1e-12 * (1 + abs(found))
@@ -108,7 +108,7 @@ def convolved_epsilon(leaves: Mapping[Event, int], delta: float, reach: float) -
 
 def losses_of(leaves: Mapping[Event, int], reach: float) -> Counted | None:
     """Return the PLD of each event on a common grid with step `reach / STEPS`, and its count; None if a grid is too large."""
-    counted = [(known(leaf), count) for leaf, count in leaves.items() if not isinstance(leaf, Tail)]
+    counted = [(profile_of(leaf), count) for leaf, count in leaves.items() if not isinstance(leaf, Tail)]
     if not (0 < len(counted) <= MOST and 0 < reach < LARGEST_LOSS):
         return None
     step, parts = reach / STEPS, []
@@ -121,12 +121,12 @@ def losses_of(leaves: Mapping[Event, int], reach: float) -> Counted | None:
 
 
 @lru_cache(maxsize=64)
-def profile_of(event: Event) -> list[tuple[float, float]]:
+def profile_pairs(event: Event) -> list[tuple[float, float]]:
     """Return pairs (epsilon, delta) that hold for an event: by its PLD, or by RDP and GDP if its PLD has no grid."""
     whole, deltas = Composition((event,)), np.geomspace(1e-12, 0.99, 25).tolist()
     bounds = bounds_of(whole)
     reach = min(both_epsilons(bounds, deltas[0]))
-    parts, beyond = losses_of(whole.counted, reach), sum(count * p for p, count in tails(whole))
+    parts, beyond = losses_of(whole.counted, reach), sum(count * p for p, count in tail_counts(whole))
     if parts is None:
         pairs = [(min(both_epsilons(bounds, delta)), delta) for delta in deltas]
     else:
@@ -175,7 +175,7 @@ class Basic:
         self.total = total
 
     def price(self, item: Entry) -> tuple[Any, ...]:
-        return exact(item.privacy.epsilon), exact(item.privacy.delta)
+        return as_fraction(item.privacy.epsilon), as_fraction(item.privacy.delta)
 
     def plus(self, sums: tuple[Any, ...], *entries: Entry) -> tuple[Any, ...]:
         """Return `sums` plus the prices of further entries."""
@@ -189,13 +189,13 @@ class Basic:
         """Return the total of the spends, rounded up."""
         return Amount(*map(ceiling, sums))
 
-    def left(self, sums: tuple[Any, ...]) -> Amount:
+    def remaining(self, sums: tuple[Any, ...]) -> Amount:
         """Return the remaining budget, rounded down."""
         return Amount(*map(floor, self._left(sums)))
 
     def _left(self, sums: tuple[Any, ...]) -> tuple[Fraction, Fraction]:
         epsilon, delta = sums
-        return exact(self.total.epsilon) - epsilon, exact(self.total.delta) - delta
+        return as_fraction(self.total.epsilon) - epsilon, as_fraction(self.total.delta) - delta
 
     def refusal(self, sums: tuple[Any, ...], item: Entry) -> str:
         """Return a further reason why the spend does not fit, for the error message; empty if there is none."""
@@ -232,7 +232,7 @@ class AdditiveCost(Basic):
     def spent(self, sums: tuple[Any, ...]) -> Amount:
         return Amount(self.epsilon(sums[0]), self.total.delta) if any(sums) else Amount(0.0, 0.0)
 
-    def left(self, sums: tuple[Any, ...]) -> Amount:
+    def remaining(self, sums: tuple[Any, ...]) -> Amount:
         """Return the guarantee of the largest further release, with one truncation failure, that fits."""
         cost, lost = self._lost(sums)
         cost = self.limit * (1 - GUARD) - cost
@@ -264,7 +264,7 @@ class AdditiveCost(Basic):
 
 @lru_cache(maxsize=4096)
 def priced(rule: AdditiveCost, event: Event) -> tuple[float, float, float]:
-    return *rule.cost(event), math.fsum(count * p for p, count in tails(event))
+    return *rule.cost(event), math.fsum(count * p for p, count in tail_counts(event))
 
 
 class Gauss(AdditiveCost):
@@ -294,8 +294,8 @@ class Renyi(AdditiveCost):
     def __init__(self, total: Privacy) -> None:
         super().__init__(total)
         orders = (round(1 + 1.05**k, 4) for k in range(-80, 200))
-        self.order = max(orders, key=lambda order: (total.epsilon - converted(order, self.delta)) / order)
-        self.limit = total.epsilon - converted(self.order, self.delta)
+        self.order = max(orders, key=lambda order: (total.epsilon - rdp_term(order, self.delta)) / order)
+        self.limit = total.epsilon - rdp_term(self.order, self.delta)
         said = f"Budget: Rényi accounting cannot keep {self.total}; use accounting='basic'."
         require(self.limit > 0, said)
 
@@ -304,7 +304,7 @@ class Renyi(AdditiveCost):
         return float(divergence), lost
 
     def epsilon(self, cost: float) -> float:
-        return max(cost + converted(self.order, self.delta), 0.0)
+        return max(cost + rdp_term(self.order, self.delta), 0.0)
 
 
 RULES: dict[str, type[Basic]] = {rule.name: rule for rule in (Basic, Gauss, Renyi)}
@@ -316,7 +316,7 @@ def rule_of(name: str, total: Privacy) -> Basic:
 
 
 @lru_cache(maxsize=4096)
-def exact(value: float) -> Fraction:
+def as_fraction(value: float) -> Fraction:
     return Fraction(repr(value))
 
 
@@ -328,6 +328,6 @@ def ceiling(value: Fraction | int) -> float:
 def floor(value: Fraction | int) -> float:
     """Return the largest float whose shortest decimal is at most a fraction."""
     result = float(value)
-    while exact(result) > value:
+    while as_fraction(result) > value:
         result = math.nextafter(result, -math.inf)
     return result

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpconvex.errors import TemplateError
 from dpconvex.noise.gaussian import gaussian_delta
-from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, swing, table
+from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, swing, tabulated
 from dpconvex.numerics import SUM_SLACK
 from dpconvex.util.arguments import require
 from dpconvex.util.markup import upward
@@ -42,11 +42,11 @@ class Event:
 
     def renyi(self, order: Orders) -> tuple[Orders, float]:
         """Return upper bounds on the Rényi divergences of these orders, and a delta to add to the total."""
-        return known(self).renyi(order), known(self).lost
+        return profile_of(self).renyi(order), profile_of(self).lost
 
     def level(self) -> tuple[float, float]:
         """Return the level mu at which the release is mu-GDP, and a delta to add to the total."""
-        return known(self).level, known(self).lost
+        return profile_of(self).level, profile_of(self).lost
 
     def leaves(self) -> "Iterator[Event]":
         yield self
@@ -60,7 +60,7 @@ class Event:
 
 
 @lru_cache(maxsize=4096)
-def known(event: Event) -> Profile:
+def profile_of(event: Event) -> Profile:
     return event.profile()
 
 
@@ -78,9 +78,9 @@ class Approximate(Event):
         return Profile(np.array([loss]), np.array([self.delta if useful else 1.0]))
 
     def of_group(self, people: int) -> Event:
-        return Approximate(people * self.epsilon, self.grown(people))
+        return Approximate(people * self.epsilon, self.group_delta(people))
 
-    def grown(self, people: int) -> float:
+    def group_delta(self, people: int) -> float:
         """Return the delta for a group of people: ``delta * sum of exp(k epsilon) for k < people``, at most 1."""
         each = max(self.epsilon, SMALLEST)
         more = math.expm1(people * each) / math.expm1(each) if people * each < 700 else 1e300
@@ -116,7 +116,7 @@ class Gaussian(Event):
 
     def profile(self) -> Profile:
         mu = max(self.mu, SMALLEST)
-        return table(lambda epsilon: float(gaussian_delta(epsilon, mu)), scale=mu + mu * mu)
+        return tabulated(lambda epsilon: float(gaussian_delta(epsilon, mu)), scale=mu + mu * mu)
 
     def of_group(self, people: int) -> Event:
         return Gaussian(people * self.mu)
@@ -251,7 +251,7 @@ class Perturbation(Event):
         """Tabulate the bound of theorem 7 on delta.  The table's convex hull improves it below the curvature."""
         kinks = tuple(sorted({0.0, *(hull.curvature for hull in self.kinds)}))[:20]
         length = max((hull.length for hull in self.kinds), default=0.0)
-        return table(self.delta, kinks, length + length * length)
+        return tabulated(self.delta, kinks, length + length * length)
 
     def __str__(self) -> str:
         longest = max((hull.length for hull in self.kinds), default=0.0)

@@ -10,7 +10,7 @@ from dpconvex.auditing import parts
 from dpconvex.auditing.drawn import attack_draws, attack_rounds
 from dpconvex.auditing.objective import Objective
 from dpconvex.auditing.queries import attack_queries
-from dpconvex.auditing.report import Attack, Audit, written
+from dpconvex.auditing.report import Attack, Audit, place_text
 from dpconvex.certificates.certificate import (
     Certificate,
     DescentCertificate,
@@ -175,7 +175,7 @@ def attack_runs(proved: CertifiedFit, worst: Attack, backend: Any, count: int) -
     (best, event), epsilon = max(tried), certificate.privacy.epsilon
     how = f"{count} fits of each data set, with {100 * (1 - DOUBT):g} % confidence"
     further: Any = {"record": worst.record, "neighbour": worst.neighbour}
-    notes = event, f"All other records: {written(others)}."
+    notes = event, f"All other records: {place_text(others)}."
     return Attack("as released", epsilon, 0.0, max(best, 0.0), 0.0, how, notes=notes, **further)
 
 

@@ -33,7 +33,7 @@ FINE = 2.0**20  # Ratio of the noise to intermediate rounding
 DISCRETE = 1000.0  # Above this scale, masses of integer noise differ by less than 1e-6 from those of continuous noise
 
 
-def compared(part: str, law: str, p: int, scale: float, groups: list[Array], grid: float = 0.0) -> Attack:
+def attack_sampler(part: str, law: str, p: int, scale: float, groups: list[Array], grid: float = 0.0) -> Attack:
     """Test independent entries of noise, continuous or on a grid, against their distribution: a binomial test per group."""
     threshold = scale * float(brentq(lambda x: exceeds(law, p, x) - EXCEEDED, 1e-9, 1e9))
     threshold = grid * (max(round(threshold / grid - 0.5), 0) + 0.5) if grid else threshold
@@ -107,14 +107,14 @@ def attack_draws(analysis: Analysis, certificate: Certificate, mechanism: Mechan
         if law == "matrix":
             inverse, order, freedom = matrix_entries(analysis, certificate)
             if inverse is not None:
-                yield compared("noise as drawn", law, freedom, scale * order, [*(vectors @ inverse.T).T])
+                yield attack_sampler("noise as drawn", law, freedom, scale * order, [*(vectors @ inverse.T).T])
         else:
             pooled = [vectors.ravel()] * (law == "gaussian")
-            yield compared("noise as drawn", law, p, scale, [*vectors.T, *pooled])
+            yield attack_sampler("noise as drawn", law, p, scale, [*vectors.T, *pooled])
     if (cover := certificate.cover) is not None:  # an entry's distribution depends on no dimension nor sensitivity
         many = replace(cover, dimension=max(DRAWS, cover.dimension), sensitivity=0.0)
         steps = perturb(np.zeros(many.dimension), many) / cover.step
-        yield compared("residual noise as drawn", cover.noise, 1, cover.scale, [steps], 1.0)
+        yield attack_sampler("residual noise as drawn", cover.noise, 1, cover.scale, [steps], 1.0)
     if certificate.clustering is not None:
         yield from attack_rounds(certificate.clustering)
 
@@ -166,4 +166,4 @@ def attack_rounds(noise: ClusteringNoise) -> Iterator[Attack]:
         else:
             entries, grid = centers * (many * one.step), 0.0
         pooled = [entries.ravel()] * (law == "gaussian" and d > 1 and not total)
-        yield compared(f"clustering's {name} as drawn", law, p, noise.scale, [*entries.T, *pooled], grid)
+        yield attack_sampler(f"clustering's {name} as drawn", law, p, noise.scale, [*entries.T, *pooled], grid)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpconvex.auditing.report import Place, Row, columns, written
-from dpconvex.auditing.search import POOL, Goal, Records, Search, diagonal, unit
+from dpconvex.auditing.report import Place, Row, place_text, table_lines
+from dpconvex.auditing.search import POOL, Goal, Records, Search, moduli_of, unit
 from dpconvex.certificates.certificate import Certificate, DescentCertificate, ObjectiveCertificate
 from dpconvex.errors import DPConvexError
 from dpconvex.fitting.verify import analyse
@@ -75,7 +75,7 @@ class Falsification(dict[str, Finding]):
             yield NAMES[constant], f"{found.observed:.6g}", f"{found.certified:.6g}", f"{found.ratio:.4f}"
 
     def __str__(self) -> str:
-        return "\n".join(["The attack broke no constant.", "", *columns(HEAD, self._rows())])
+        return "\n".join(["The attack broke no constant.", "", *table_lines(HEAD, self._rows())])
 
     def _repr_html_(self) -> str:
         return paragraph("The attack broke no constant.") + aligned(HEAD, self._rows(), numbers=(1, 2, 3))
@@ -130,7 +130,7 @@ def falsify(
     instance(Certificate).or_none.check("falsify", certificate=certificate)
     COUNT.check("falsify", starts=starts, steps=steps)
     size, added = (1, 0.0) if certificate is None else (certificate.size, certificate.added)
-    moduli = diagonal(analysis, size, added)
+    moduli = moduli_of(analysis, size, added)
     search = Search(analysis.form, np.where(moduli > 0, moduli, 1.0), np.random.default_rng(seed))
     claimed, findings = claims(analysis, certificate), dict[str, Finding]()
     goals = [goal for _, goal in claimed.values()]
@@ -221,4 +221,4 @@ def broken(finding: Finding) -> str:
     )
     said += "certificate was changed, or belongs to another template)."
     places = {name: getattr(finding, name) for name in ("record", "neighbour", "parameters")}
-    return "\n".join([said, *(f"  {name}: {written(place)}" for name, place in places.items() if place is not None)])
+    return "\n".join([said, *(f"  {name}: {place_text(place)}" for name, place in places.items() if place is not None)])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpconvex.auditing.laws import Masses, grid_ends, line_masses, matrix_density
 from dpconvex.auditing.report import Attack
-from dpconvex.auditing.search import Candidates, Goal, Search, diagonal, leak, opposite_records, scaled_effort, unit
+from dpconvex.auditing.search import Candidates, Goal, Search, leak, moduli_of, opposite_records, scaled_effort, unit
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arrays import Array
@@ -51,7 +51,7 @@ class Objective:
 
     def __init__(self, analysis: Analysis, certificate: Certificate, effort: float, rng: np.random.Generator) -> None:
         self.analysis, self.certificate, self.effort, self.rng = analysis, certificate, effort, rng
-        self.form, moduli = analysis.form, diagonal(analysis, certificate.size, certificate.added)
+        self.form, moduli = analysis.form, moduli_of(analysis, certificate.size, certificate.added)
         self.search = Search(self.form, moduli, rng)
         self.gaussian, self.scale = certificate.is_gaussian, certificate.noise_scale
         self.epsilon = certificate.noise_epsilon + certificate.jacobian_epsilon
@@ -76,24 +76,24 @@ class Objective:
             return max(map(self.pointwise, found), key=lambda attack: attack.found_epsilon)
         line = [case for case in found if len(case.point) == 1]
         attacks = [self.integrated(max(line, key=lambda case: self.integrated(case).ratio), last=True)] if line else []
-        wide = [farther for case in found if len(case.point) > 1 for farther in self.farther(case)]
+        wide = [farther for case in found if len(case.point) > 1 for farther in self.enlarged(case)]
         if wide:
-            case = max(wide, key=lambda case: float(self.leaks(case, PILOT).mean()))
+            case = max(wide, key=lambda case: float(self.delta_samples(case, PILOT).mean()))
             attacks.append(self.report(case, SAMPLED, math.nan, self.sampled(case)))
         if not attacks:
             why = "the distribution of answers in a constrained subspace is not computed; dp.falsify attacks the constants"
             attacks = [self.report(found[0], why, math.nan, math.nan)]
         return max(attacks, key=lambda attack: attack.ratio)
 
-    def farther(self, case: Restricted) -> list[Restricted]:
+    def enlarged(self, case: Restricted) -> list[Restricted]:
         """Return the candidate, and copies with larger leaf values, where slopes vary less with the noise."""
         if not self.free:
             return [case] * self.everything
         one, stay = case.one, np.zeros(1, dtype=bool)
-        scaled = (self.search.placed(one.sides, k * one.values, k * one.theta, 1, stay) for k in FARTHER)
+        scaled = (self.search.toward(one.sides, k * one.values, k * one.theta, 1, stay) for k in FARTHER)
         return [case, *map(self.restricted, scaled)]
 
-    def leaks(self, case: Restricted, count: int) -> Array:
+    def delta_samples(self, case: Restricted, count: int) -> Array:
         """Return importance samples of delta, shape (count,), at answers drawn near the worst one; their mean estimates delta."""
         bent = case.curvature + case.one.sides[0].slopes_at(case.point[None], case.lift)[1][0]
         draw = self.rng.normal(size=(count, len(case.point)))
@@ -109,8 +109,8 @@ class Objective:
 
     def sampled(self, case: Restricted) -> float:
         """Return a lower bound on delta that fails with probability `ALARM` at most (Maurer & Pontil 2009, theorem 4)."""
-        bound, odds = float(self.leaks(case, PILOT).max()), math.log(2 / ALARM)
-        found = np.minimum(self.leaks(case, SAMPLES), bound)
+        bound, odds = float(self.delta_samples(case, PILOT).max()), math.log(2 / ALARM)
+        found = np.minimum(self.delta_samples(case, SAMPLES), bound)
         lost = math.sqrt(2 * float(found.var(ddof=1)) * odds / SAMPLES) + 7 * bound * odds / (3 * (SAMPLES - 1))
         return max(float(found.mean()) - lost, 0.0)
 

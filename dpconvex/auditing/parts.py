@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpconvex.auditing.report import Attack
-from dpconvex.auditing.search import POOL, Candidates, Goal, Records, Search, diagonal, pairs
+from dpconvex.auditing.search import POOL, Candidates, Goal, Records, Search, moduli_of, record_orders
 from dpconvex.certificates.certificate import Certificate, DescentCertificate
 from dpconvex.certificates.clustering_noise import ClusteringNoise
 from dpconvex.certificates.integer_noise import IntegerNoise
@@ -32,7 +32,7 @@ CLIMB = 150  # Steps of the search for records with different statistics
 def attack_output(analysis: Analysis, certificate: Certificate, effort: float, rng: np.random.Generator) -> Attack:
     """Attack output perturbation by the largest distance found between exact minimisers of neighbours."""
     proof = smooth_analysis(analysis, certificate.smoothing) if certificate.smoothing else analysis
-    search = Search(proof.form, diagonal(proof, certificate.size, certificate.added), rng)
+    search = Search(proof.form, moduli_of(proof, certificate.size, certificate.added), rng)
     cases = []
     for found in search.best(Goal({"distance": 1.0}), certificate.privacy.adjacency, effort):
         there, away = other_minimiser(search, found, certificate.noise_dimension)
@@ -98,7 +98,7 @@ class StatisticsSearch(Search):
 
     def farthest(self, adjacency: str) -> tuple[Candidates, float]:
         """Return two records (one, under add-remove) with a large difference in statistics, and its norm."""
-        one = self.found([Goal({"difference": 1.0})], pairs(adjacency)[0], POOL[0], CLIMB)[0].one(0)
+        one = self.found([Goal({"difference": 1.0})], record_orders(adjacency)[0], POOL[0], CLIMB)[0].one(0)
         return one, float(self.measure(one, False)["difference"][0])
 
     def measure(self, some: Candidates, curved: bool) -> dict[str, Array]:
@@ -107,7 +107,7 @@ class StatisticsSearch(Search):
         first, second = (zero if batch is None else record_moments(self.moments, batch) for batch in batches)
         return {"difference": np.linalg.norm(first - second, axis=1)}
 
-    def placed(self, sides: tuple[Records, Records], values: Array, theta: Array, *_: Any) -> Candidates:
+    def toward(self, sides: tuple[Records, Records], values: Array, theta: Array, *_: Any) -> Candidates:
         return Candidates(sides, theta, values)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from dpconvex.auditing.drawn import DRAWS, MATRICES, SIDE, compared
+from dpconvex.auditing.drawn import DRAWS, MATRICES, SIDE, attack_sampler
 from dpconvex.auditing.parts import gaussian_attack
 from dpconvex.auditing.report import Attack
 from dpconvex.certificates.certificate import Certificate
@@ -143,11 +143,11 @@ def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Gene
     level = certificate.settings["level"]
     scale, queries = math.sqrt((FAR / level) ** 2 + GRID_VARIANCE), Queries(level * (MATRICES + 1), None)
     entries = queries.noisy(np.zeros(DRAWS, dtype=np.int64), FAR, level).astype(float)
-    yield compared("noise as drawn", GAUSSIAN, 1, scale, [entries], 1.0)
+    yield attack_sampler("noise as drawn", GAUSSIAN, 1, scale, [entries], 1.0)
     zeros, upper = np.zeros((SIDE, SIDE), dtype=np.int64), np.triu_indices(SIDE, 1)
     matrices = [queries.noisy_symmetric(zeros, FAR, level).astype(float) for _ in range(MATRICES)]
     groups = [np.ravel([np.diag(one) for one in matrices]), np.ravel([one[upper] for one in matrices]) * math.sqrt(2)]
-    yield compared("noise of a second moment as drawn", "gaussian", 1, scale, groups)
+    yield attack_sampler("noise of a second moment as drawn", "gaussian", 1, scale, groups)
 
 
 def apart_as_choices(moved: Array) -> float:

@@ -64,12 +64,12 @@ class Attack:
 
     def places(self) -> Iterator[tuple[str, str]]:
         if self.record is not None or self.neighbour is not None:
-            yield "one data set has", written(self.record)
-            yield "the other has", written(self.neighbour)
+            yield "one data set has", place_text(self.record)
+            yield "the other has", place_text(self.neighbour)
             some = any(np.any(value) for value in self.slope.values())
-            yield "the rest of the data", f"gradient {written(self.slope)}" if some else "nothing"
+            yield "the rest of the data", f"gradient {place_text(self.slope)}" if some else "nothing"
         if self.answer:
-            yield "seen at", written(self.answer)
+            yield "seen at", place_text(self.answer)
         yield "by", self.how
         yield from (("note", note) for note in self.notes)
 
@@ -122,7 +122,7 @@ class Audit:
         return f"BROKEN: {broken}. More was found than claimed. {said} (unless certificate or code was changed)."
 
     def __str__(self) -> str:
-        lines = [f"Audit of {self.mechanism}, {self.privacy}", self.verdict, "", *columns(HEAD, self._rows())]
+        lines = [f"Audit of {self.mechanism}, {self.privacy}", self.verdict, "", *table_lines(HEAD, self._rows())]
         for attack in self.attacks:
             lines += ["", attack.part, *(f"  {name}: {place}" for name, place in attack.places())]
         return "\n".join(lines)
@@ -147,7 +147,7 @@ class Audit:
         figure.savefig(path)
 
 
-def columns(head: Row, rows: Iterable[Row]) -> list[str]:
+def table_lines(head: Row, rows: Iterable[Row]) -> list[str]:
     """Return the lines of a table, with names left-aligned and numbers right-aligned."""
     table = [head, *rows]
     wide = max(len(row[0]) for row in table)
@@ -155,7 +155,7 @@ def columns(head: Row, rows: Iterable[Row]) -> list[str]:
     return [lines[0], "-" * len(lines[0]), *lines[1:]]
 
 
-def written(place: Place) -> str:
+def place_text(place: Place) -> str:
     if place is None:
         return "no such record"
     arrays = {key: np.array2string(np.asarray(v), precision=5, threshold=12) for key, v in place.items()}

@@ -165,7 +165,7 @@ def leak(length: Array, jump: Array, epsilon: float) -> tuple[Array, Array]:
     return np.take_along_axis(worth, best, -1)[..., 0], np.take_along_axis(noise, best, -1)[..., 0]
 
 
-def pairs(adjacency: str) -> list[Pair]:
+def record_orders(adjacency: str) -> list[Pair]:
     """Return, for each order of the adjacency, whether the first and the second data set have the record."""
     return [(True, False), (False, True)] if adjacency == "add-remove" else [(True, True)]
 
@@ -180,7 +180,7 @@ class Search:
     def best(self, goal: Goal, adjacency: str, effort: float) -> list[Candidates]:
         """Return candidates for each order of neighbours, best first; `effort` multiplies the usual length of the search."""
         pool, steps = scaled_effort(effort, *POOL), scaled_effort(effort, *STEPS)
-        return [self.found([goal], pair, pool, steps)[0] for pair in pairs(adjacency)]
+        return [self.found([goal], pair, pool, steps)[0] for pair in record_orders(adjacency)]
 
     def found(
         self, goals: Sequence[Goal], pair: Pair, pool: int, steps: int, starts: int = BATCH, patience: int | None = None
@@ -230,7 +230,7 @@ class Search:
         free = rng.random(count) < 0.2 if self.feasible.has_projection else np.ones(count, dtype=bool)
         theta = np.zeros_like(start)
         theta[free] = self.enter(start[free])
-        return self.placed(sides, values, theta, ROUNDS, free)
+        return self.toward(sides, values, theta, ROUNDS, free)
 
     def _values(self, records: Records) -> Array:
         """Draw values for the entries of all leaves, shape (B, size): equal or different, near zero or large."""
@@ -250,7 +250,7 @@ class Search:
         """Return the projections of points on K, shape (B, dim)."""
         return theta if self.feasible.is_space else np.array([self.feasible.project(row) for row in theta])
 
-    def placed(self, sides: tuple[Records, Records], values: Array, theta: Array, rounds: int, free: Any) -> Candidates:
+    def toward(self, sides: tuple[Records, Records], values: Array, theta: Array, rounds: int, free: Any) -> Candidates:
         """Return candidates with `theta` moved within K towards the given values of leaves, except where `free`."""
         rows = [side.rows(len(self.moduli)) for side in sides]
         matrix, offset = (np.concatenate(part, axis=1) for part in zip(*rows, strict=True))
@@ -285,7 +285,7 @@ class Search:
         free = rng.random(count) < 0.2
         length = np.linalg.norm(theta, axis=1, keepdims=True) + 0.1
         theta[free] = self.enter((theta + size * length * rng.normal(size=theta.shape))[free])
-        return self.placed((moved[0], moved[1]), values, theta, FEWER, free)
+        return self.toward((moved[0], moved[1]), values, theta, FEWER, free)
 
     def measure(self, some: Candidates, curved: bool) -> dict[str, Array]:
         """Return norms of gradients, of their differences, and of the shifts of a minimiser, shape (B,) each.
@@ -325,7 +325,7 @@ def scaled_effort(effort: float, usual: int, least: int) -> int:
     return max(round(effort * usual), least)
 
 
-def diagonal(analysis: Analysis, size: int, added: float) -> Array:
+def moduli_of(analysis: Analysis, size: int, added: float) -> Array:
     widths = [block.dim for block in analysis.form.space.blocks.values()]
     return np.repeat(size * np.array(analysis.block_moduli) + added, widths)
 

@@ -9,10 +9,10 @@ from typing import Any, Self, cast
 import numpy as np
 
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.certificates.text import Printed, Rows, guarantee, odds
+from dpconvex.certificates.text import Printed, Rows, guarantee_text, meaning_text
 from dpconvex.errors import NotPrivate
 from dpconvex.model.privacy import Privacy
-from dpconvex.noise.discrete import LAPLACE, measurement, two_sided
+from dpconvex.noise.discrete import LAPLACE, discrete_laplace, measurement
 from dpconvex.numerics import TAIL_SLACK, float_down
 from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
@@ -54,7 +54,7 @@ class TruncatedLaplace:
         exact = measurement(LAPLACE, self.scale)
         kept: list[int] = []
         while len(kept) < self.size:
-            drawn = exact([0] * self.size) if rng is None else two_sided(self.scale, self.size, rng).tolist()
+            drawn = exact([0] * self.size) if rng is None else discrete_laplace(self.scale, self.size, rng).tolist()
             kept += [k for k in drawn if abs(k) <= self.reach]
         return kept[: self.size]
 
@@ -125,9 +125,9 @@ class BoundCertificate(Printed):
 
     def lines(self) -> Iterator[tuple[str, str]]:
         yield "certificate", "truncated discrete Laplace noise on private bounds, then a solver that sees no data"
-        yield "guarantee", guarantee(self.privacy)
+        yield "guarantee", guarantee_text(self.privacy)
         yield "privacy unit", f"one person, whose share of each bound is its sensitivity ({self.privacy.adjacency})"
-        yield "meaning", odds(self.privacy)
+        yield "meaning", meaning_text(self.privacy)
         yield "taken as public", "the whole problem, except the values of the private bounds"
         yield "assumed", "declared sensitivities and minima hold for all data; how values are computed is not checked"
         tightened = ", ".join(f"{name} by {noise.tightening:.3g}" for name, noise in self.noises.items())

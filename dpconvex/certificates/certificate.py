@@ -11,15 +11,15 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpconvex.accounting.budget import settle
-from dpconvex.accounting.composition import best_total, profile_of
+from dpconvex.accounting.budget import charge_schema
+from dpconvex.accounting.composition import best_total, profile_pairs
 from dpconvex.accounting.events import SMALLEST, Approximate, Event, event_of
 from dpconvex.certificates.clustering_noise import ClusteringNoise
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.certificates.integer_noise import IntegerNoise
-from dpconvex.certificates.loaded_event import believed, tail_of
+from dpconvex.certificates.loaded_event import confirmed_event, truncation_delta
 from dpconvex.certificates.text import RUNS, CertificateText
-from dpconvex.checker.files import FORMAT, compare, opened
+from dpconvex.checker.files import FORMAT, certificate_and_proof, compare_claims
 from dpconvex.checker.reading import Rejected
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
@@ -126,7 +126,7 @@ class Certificate(CertificateText):
     minimises: ClassVar[bool] = True
     curved: ClassVar[bool] = False
     # Factor on the predicted risk when mechanisms are compared, measured on synthetic data (docs/choosing.md).
-    foreseen: ClassVar[float] = 1.0
+    risk_factor: ClassVar[float] = 1.0
     # The assumption about noise as drawn, and the exceptions to the guarantee that follow from it.
     drawn: ClassVar[str] = (
         "A draw of the mechanism's noise in floating point is as near to an exact draw as docs/release.md bounds; residual "
@@ -188,7 +188,7 @@ class Certificate(CertificateText):
         return min(self.noise_shift, math.inf if self.diameter is None else self.diameter)
 
     @property
-    def is_drowned(self) -> bool:
+    def dominated(self) -> bool:
         return self.cover is not None and self.cover.size > self.noise_shift
 
     @property
@@ -200,7 +200,7 @@ class Certificate(CertificateText):
     def exceptions(self) -> str:
         """Exceptions to the guarantee; empty if only the assumptions of every release apply."""
         said = list(self.provided)
-        if self.cover is not None and self.cover.delta <= 2 * tail_of(self.privacy.epsilon):
+        if self.cover is not None and self.cover.delta <= 2 * truncation_delta(self.privacy.epsilon):
             runs = self.settings.get(RUNS, 1.0)
             times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
             power = -99 if self.cover.counting else -100  # noise on the number of records has its own cap
@@ -223,7 +223,7 @@ class Certificate(CertificateText):
         if people == 1 and delta is None:
             return own
         wanted = own.delta if delta is None else delta
-        both = [own.part(people * own.epsilon, Approximate(own.epsilon, own.delta).grown(people))]
+        both = [own.part(people * own.epsilon, Approximate(own.epsilon, own.delta).group_delta(people))]
         found = best_total(both, [event.of_group(people)], wanted).epsilon
         if not math.isfinite(found):
             why = f"no epsilon of {people} people holds at so small a delta"
@@ -244,7 +244,7 @@ class Certificate(CertificateText):
             raise TemplateError(f"risk: rates of false positives must be from 0 to 1, not {false_positives!r}.")
         missed = np.zeros(rates.shape)
         both, event, _ = self.whole
-        pairs = [] if event is None else [(both.epsilon, both.delta), *(profile_of(event) if self.event else ())]
+        pairs = [] if event is None else [(both.epsilon, both.delta), *(profile_pairs(event) if self.event else ())]
         for epsilon, delta in pairs:
             line = 1 - delta - math.exp(min(epsilon, 700.0)) * rates
             missed = np.maximum(missed, np.maximum(line, math.exp(-epsilon) * (1 - delta - rates)))
@@ -252,7 +252,7 @@ class Certificate(CertificateText):
 
     def copied(self, *, event: Event | None, **changes: Any) -> Self:
         """Return a copy with changes.  `event` is the copy's event, or None if only the guarantee is known."""
-        return replace(self, event=event, **changes).beside(self.learnt)
+        return replace(self, event=event, **changes).with_costs(self.learnt)
 
     def advised(self, said: str) -> Self:
         return self.copied(event=self.event, advice=(*self.advice, said))
@@ -276,9 +276,9 @@ class Certificate(CertificateText):
         data = dict(data)
         require(not data.pop("whitening", None), "its records were whitened, which this version does not do: fit again")
         learnt = built(Learnt | None, data.pop("learnt", None), where="the cost of the schema")
-        settle(None, learnt)  # raises if the cost was edited
+        charge_schema(None, learnt)  # raises if the cost was edited
         found = cast(Certificate, built(cls, data, {Event: event_of}))
-        return found.copied(event=believed(found)).beside(learnt)
+        return found.copied(event=confirmed_event(found)).with_costs(learnt)
 
     def to_json(self) -> str:
         """Return the finite numbers and the proof as JSON.  `dpconvex check` replays the proof (docs/interop.md)."""
@@ -292,12 +292,12 @@ class Certificate(CertificateText):
         """Read the output of `to_json`.  Its numbers must equal those of the proof; `check` replays the proof."""
         kinds = (Rejected, TemplateError, ArithmeticError, AttributeError, RecursionError, TypeError, ValueError)
         with retold("from_json: no certificate that this version wrote", *kinds):
-            data, proof = opened(text.encode())
+            data, proof = certificate_and_proof(text.encode())
             return cls.from_dict(data).with_proof(proof)
 
     def with_proof(self, proof: bytes) -> Certificate:
         """Return a copy with this proof attached.  Short proofs are checked immediately."""
-        compare(proof, self.to_dict())
+        compare_claims(proof, self.to_dict())
         found = self.copied(event=self.event, writer=proof)
         if len(proof) > QUICK:
             return found.noted("The proof was not checked when it was read: `dpconvex check` and `check` replay it.")
@@ -321,7 +321,7 @@ class ObjectiveCertificate(Certificate, perturbed="objective"):
 class OutputCertificate(Certificate, perturbed="output"):
     """Noise on the minimiser."""
 
-    foreseen = 50.0
+    risk_factor = 50.0
 
     @property
     def gaussian_level(self) -> float | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconvex.accounting.events import Composition, Event, Gaussian, Pure, Tail
 from dpconvex.errors import DPConvexError
-from dpconvex.noise.discrete import GAUSSIAN, LAPLACE, drawn
+from dpconvex.noise.discrete import GAUSSIAN, LAPLACE, add_integer_noise
 from dpconvex.noise.gaussian import GRID_LOSS, gaussian_delta, grid_loss, integer_level
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.arrays import Array
@@ -80,4 +80,4 @@ def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None =
     with np.errstate(over="ignore"):
         steps = np.clip(np.rint(theta / noise.step), -LARGEST_INTEGER, LARGEST_INTEGER).astype(np.int64)
     # Beyond 2^53 steps the nearest float is a coarser multiple of the step: still on the grid, and post-processing.
-    return np.asarray(drawn(noise.noise, noise.scale, steps, rng).astype(float) * noise.step)
+    return np.asarray(add_integer_noise(noise.noise, noise.scale, steps, rng).astype(float) * noise.step)

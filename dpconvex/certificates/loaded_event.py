@@ -15,7 +15,7 @@ NEAR = 1 - TAIL_SLACK  # Relative tolerance for rounding
 TAIL = 2.0**-100  # Probability that the mechanism's noise exceeds the cap for which tau was chosen
 
 
-def believed(certificate: Any) -> Event | None:
+def confirmed_event(certificate: Any) -> Event | None:
     """Return a certificate's event, or None unless its numbers confirm that the event costs enough.
 
     Parts are compared one by one, sorted by size, because many small levels compose to less than their sum.  The noise must use
@@ -75,6 +75,6 @@ def is_complete(hull: Hull, curvature: float, length: float) -> bool:
     return bent and whole and hull.curvature >= curvature and hull.length >= length
 
 
-def tail_of(epsilon: float) -> float:
+def truncation_delta(epsilon: float) -> float:
     """Return the delta of a truncation failure, of probability 2^-100 under each of two neighbours."""
     return (1 + math.exp(min(epsilon, 700.0))) * TAIL

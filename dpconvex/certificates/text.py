@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from dpconvex.accounting.budget import cost_of, sum_text
-from dpconvex.accounting.composition import ceiling, exact
+from dpconvex.accounting.budget import amount_text, schema_cost
+from dpconvex.accounting.composition import as_fraction, ceiling
 from dpconvex.accounting.events import Approximate, Composition, Event
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.checker import Report, check
@@ -46,12 +46,12 @@ def columns(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
     return (f"  {name:<{wide}}  {value:>{broad}}  {why}" for name, value, why in found)
 
 
-def guarantee(privacy: Privacy, exceptions: str = "") -> str:
+def guarantee_text(privacy: Privacy, exceptions: str = "") -> str:
     kind = "pure DP" if privacy.pure else "approximate DP"
     return f"epsilon = {text(privacy.epsilon)}, delta = {text(privacy.delta)} ({kind}){exceptions and ', '}{exceptions}"
 
 
-def odds(privacy: Privacy) -> str:
+def meaning_text(privacy: Privacy) -> str:
     """Return the meaning of a guarantee for one person, as a factor on the probability of any conclusion, rounded up."""
     times = upward(math.exp(privacy.epsilon), 3) if privacy.epsilon < 700 else "exp(epsilon)"
     many = privacy.unit is not None
@@ -152,19 +152,19 @@ class CertificateText(Printed):
     def whole(self: Any) -> tuple[Privacy, Event | None, str]:
         """Guarantee and event of a fit with its learnt schema, and the parts in words; the event is None if neighbours differ."""
         costs = [(self.privacy, self.event or Approximate(self.epsilon, self.delta))]
-        costs += map(cost_of, self.learnt.costs if self.learnt else ())
+        costs += map(schema_cost, self.learnt.costs if self.learnt else ())
         (own, *promises), events = zip(*costs, strict=True)
-        learnt = f"{' and '.join(map(sum_text, promises))} for the schema, which was learnt"
-        paid = f"{sum_text(own)} for the fit, and {learnt}"
+        learnt = f"{' and '.join(map(amount_text, promises))} for the schema, which was learnt"
+        paid = f"{amount_text(own)} for the fit, and {learnt}"
         if len({(one.adjacency, one.unit) for one in (own, *promises)}) > 1:
             return own, None, f", of the fit alone: {paid}, about other neighbours; these do not add up"
         every = (own, *promises)
-        sums = {name: ceiling(sum(exact(getattr(one, name)) for one in every)) for name in ("epsilon", "delta")}
+        sums = {name: ceiling(sum(as_fraction(getattr(one, name)) for one in every)) for name in ("epsilon", "delta")}
         keep = own.keep if all(one.keep == own.keep for one in promises) else None
         added = replace(own, **sums, most=min(one.most for one in every), keep=keep)
         return added, Composition(events), f"; of this {paid}" if promises else ""
 
-    def beside(self, learnt: Any) -> Self:
+    def with_costs(self, learnt: Any) -> Self:
         """Return a copy with the costs of a learnt schema."""
         found = object.__new__(type(self))
         vars(found).update(vars(self), learnt=learnt)
@@ -231,10 +231,10 @@ class CertificateText(Printed):
         (whole, _, paid), whose = self.whole, self.privacy.whose
         costs = self.learnt.costs if self.learnt else []
         seeded = next((f"NOT PRIVATE: {one.not_private_because}; " for one in costs if one.not_private_because), "")
-        yield "guarantee", seeded + guarantee(whole, self.exceptions) + paid
+        yield "guarantee", seeded + guarantee_text(whole, self.exceptions) + paid
         cost = "".join(f"; {fact.rstrip('.').lower()}" for fact in self.advice if fact.startswith(UNIT_COST))
         yield "privacy unit", f"{whose} {unit}{cost}"
-        yield "meaning", odds(whole)
+        yield "meaning", meaning_text(whole)
         arrays = [fact.removeprefix(PUBLIC).rstrip(".") for fact in self.assumptions if fact.startswith(PUBLIC)]
         columns = ", ".join(map(repr, self.learnt.columns if self.learnt else ()))
         learnt = columns and f", except bounds and levels of {columns}, which were learnt"

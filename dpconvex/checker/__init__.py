@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from typing import Any
 
-from dpconvex.checker.constants import Loss, constants, moved, person
+from dpconvex.checker.constants import Loss, loss_constants, moved, person
 from dpconvex.checker.exact import ONE, ZERO
 from dpconvex.checker.expansion import TemplateGraph
 from dpconvex.checker.gaussian import check_event
-from dpconvex.checker.mechanisms import ROOM, check_noise, promised
+from dpconvex.checker.mechanisms import ROOM, check_noise, other_costs
 from dpconvex.checker.public import Feasible, is_modulus
 from dpconvex.checker.queries import CELLS, CHOICES, TRUSTED as OF_QUERIES, check_queries
-from dpconvex.checker.reading import Rejected, Steps, Unreplayed, indices, parsed, reader, require, spend, stated
+from dpconvex.checker.reading import Rejected, Steps, Unreplayed, as_exact, indices, read_proof, reader, require, spend
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import Rules
-from dpconvex.checker.scalar_bounds import dimension
+from dpconvex.checker.scalar_bounds import span_dimension
 from dpconvex.checker.statistics import check_statistics
 from dpconvex.checker.table import RANGE, RUN, RUNS, SPLIT
 
@@ -59,12 +59,12 @@ def check(text: bytes, event: Any = None) -> Report:
         At the first step that does not follow, or if the text is no proof.
     """
     try:
-        proof = parsed(text)
+        proof = read_proof(text)
         if proof["claim"]["perturbed"] == "queries":  # the guarantee holds for any template
             clustered = "clustering" in proof["claim"]
             require(len(proof) == 2 + clustered == 2 + ("record" in proof), "a proof about queries has no graph")
             proof = {"record": {}, "nodes": []} | proof
-        known = None if event is None else reader("event")(stated(event))
+        known = None if event is None else reader("event")(as_exact(event))
         return replay(proof, TemplateGraph(proof), proof["claim"], known)
     except Unreplayed as missing:
         return Report(0, TRUSTED, (str(missing),))
@@ -110,7 +110,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
             require(strong, "the objective is less strongly convex than claimed")
     released, more = p if kind == "statistics" else len(template.weights), tuple[str, ...]()
     if kind != "queries":
-        more = check_noise(claim, losses, rows, promised(claim, template.declared, released), proof.get("sampled"))
+        more = check_noise(claim, losses, rows, other_costs(claim, template.declared, released), proof.get("sampled"))
     if event is not None and kind == "objective" and claim["noise"] == "gaussian" and rows is not None:
         check_event(event, losses, rows, claim)
     unit = claim["privacy"].get("unit")
@@ -150,7 +150,7 @@ def bounded(
         len(roots) > 0 and all(template.nodes[k].size == 1 for k in roots), "there is no loss, or a loss is not scalar"
     )
     rules = Rules(template, rows, feasible, roots)
-    least = len(template.weights) if kind == "output" else dimension(rules.coefficients)
+    least = len(template.weights) if kind == "output" else span_dimension(rules.coefficients)
     require(least <= p <= len(template.weights), "the noise has too few dimensions, or too many")
     apart, clip, bound = claim["sensitivity"], settings.get("clip", ZERO), claim["gradient_bound"]
     weight = person(claim)[1] if kind == "gradients" and clip else 1  # clipped gradients of a person add up
@@ -159,7 +159,7 @@ def bounded(
         return [], None
     rows.tangents = proof["tangents"]
     rows.centres = [rules.combination(centre) for centre in proof["centres"]]
-    losses = [constants(rules.walk(k)[0], rows, p, rules.rank(k)) for k in roots]
+    losses = [loss_constants(rules.walk(k)[0], rows, p, rules.rank(k)) for k in roots]
     longest = weight * max(loss.length for loss in losses)
     require(longest <= bound, "a gradient is longer than claimed")
     require(pulled or not clip or longest < clip, "the sensitivity is below that of clipped gradients")

@@ -9,7 +9,7 @@ from typing import Any
 from dpconvex.checker.exact import ONE, ZERO, Range, log, pivots, root, up
 from dpconvex.checker.reading import Steps, require, spend
 from dpconvex.checker.rows import GeneratorRows, Vector, added, multiple
-from dpconvex.checker.scalar_bounds import HessianPart, Hull, ScalarBound, Turn, segments, sums
+from dpconvex.checker.scalar_bounds import HessianPart, Hull, ScalarBound, Turn, hull_sum, merge_segments
 
 FEW_VERTICES, MOST_PAIRS, STRETCHES = 1024, 2**15, 1_000
 MOST_RECORDS = 10**4  # Largest number of records of one person
@@ -30,9 +30,9 @@ class Loss:
     rank: int  # dimension of the span of one record's gradients, over all parameters
 
 
-def constants(scalar: ScalarBound, rows: GeneratorRows, dimension: int, rank: int) -> Loss:
-    hulls = segments(scalar.hulls)
-    vertices = sums(hulls) if prod(map(len, hulls)) <= FEW_VERTICES and not scalar.ball else None
+def loss_constants(scalar: ScalarBound, rows: GeneratorRows, dimension: int, rank: int) -> Loss:
+    hulls = merge_segments(scalar.hulls)
+    vertices = hull_sum(hulls) if prod(map(len, hulls)) <= FEW_VERTICES and not scalar.ball else None
     if vertices is None:
         Steps.coarse |= not scalar.ball
         longest = [max(map(rows.square, hull)) for hull in hulls]
@@ -82,7 +82,7 @@ def difference(first: Loss, second: Loss, rows: GeneratorRows) -> Fraction:
     apart = first.length + second.length
     if first.vertices and second.vertices and len(first.vertices) * len(second.vertices) <= MOST_PAIRS:
         return min(apart, root(max(*rows.all_apart(frozenset((first.vertices, second.vertices))), ZERO))[1])
-    one, two = (segments(loss.scalar.hulls) for loss in (first, second))
+    one, two = (merge_segments(loss.scalar.hulls) for loss in (first, second))
     pairs = sum((most(rows, *pair, True) for pair in product(one, two)), ZERO)
     here, there = first.scalar.ball, second.scalar.ball  # a ball's gradient may oppose the other record's
     pairs += here * (there + lengths(two, rows)) + there * lengths(one, rows) if here or there else 0

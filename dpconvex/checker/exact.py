@@ -7,7 +7,7 @@ from math import isqrt
 from operator import mul
 from typing import TypeVar
 
-from dpconvex.checker.reading import Steps, effort, remembered, require, spend
+from dpconvex.checker.reading import Steps, cached, effort, require, spend
 
 T = TypeVar("T")
 Square = tuple[tuple[Fraction, ...], ...]
@@ -203,7 +203,7 @@ def spectrum(matrix: Mapping[T, Mapping[T, Fraction]]) -> Range:
     return min(low), max(high)
 
 
-@remembered
+@cached
 def largest_eigenvalue(matrix: Square) -> Fraction:
     """Bound a symmetric matrix's largest eigenvalue: by a guess that elimination proves, or by row sums if it is large."""
     side, most = len(matrix), max(sum(map(abs, row), ZERO) for row in matrix)

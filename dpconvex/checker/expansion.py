@@ -146,7 +146,7 @@ class TemplateGraph:
             return [{(-1, (j,)): 1 / scale} | ({CONSTANT: shift} if shift else {}) for j, shift, scale in units]
         if node.name == "variable":
             return self.variable(k, node)
-        return linear(node, args, given, total, product, scaled)
+        return linear(node, args, given, entry_sum, product, scaled)
 
     def variable(self, k: int, node: Node) -> list[Entry]:
         name, start, shape = node.options["name"], len(self.weights), node.shape
@@ -203,7 +203,7 @@ def linear(
     return [add([multiply(one[j * rows + i], two[c * inner + j]) for j in range(inner)]) for i, c in places]
 
 
-def total(terms: Iterable[Entry]) -> Entry:
+def entry_sum(terms: Iterable[Entry]) -> Entry:
     found: Entry = {}
     for term in terms:
         spend(1 + effort(term.values()))

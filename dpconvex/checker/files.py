@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dpconvex.checker import Report, check
-from dpconvex.checker.reading import MOST_BYTES, Rejected, decoded, parsed, reader, require, stated
+from dpconvex.checker.reading import MOST_BYTES, Rejected, as_exact, read_json, read_proof, reader, require
 
 NUMBERS = re.compile(rb'\s*\{\s*"format":\s*"dpconvex (coefficients|evaluation) \d+"')  # files without a proof
 FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `certificate.schema.json`
@@ -20,7 +20,7 @@ PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
 
 
-def replayed(path: str) -> Report:
+def replay_file(path: str) -> Report:
     """Replay the proof in a saved release, in a certificate as JSON, or alone; reject a file marked as not private."""
     with open(path, "rb") as stream:
         if not zipfile.is_zipfile(stream):
@@ -34,7 +34,7 @@ def replayed(path: str) -> Report:
             stands = FORMAT.encode() in proof[:100]
             known = stands or b"dpconvex proof" in proof
             require(known, "the file is not a saved release, a certificate as JSON, or a proof")
-            certificate, proof = opened(proof) if stands else ({}, proof)
+            certificate, proof = certificate_and_proof(proof) if stands else ({}, proof)
             report = check(proof, certificate.get("event"))
             return replace(report, trusted=(*report.trusted, *[SCHEMA] * ("learnt" in certificate)))
         try:
@@ -45,9 +45,9 @@ def replayed(path: str) -> Report:
                 check_mark(text := HEAD.sub(b"", head, 1).decode("utf-32-le"))
                 require("proof.json" in archive.namelist(), "it has no proof, so its statements cannot be checked")
                 proof = archive.open("proof.json").read(MOST_BYTES + 1)
-            header = decoded(text.encode())
+            header = read_json(text.encode())
             certificate = header["certificate"]
-            compare(proof, certificate)
+            compare_claims(proof, certificate)
             require(header["spent"] == certificate["privacy"], "the file and its certificate state different costs")
         except Exception as error:  # archives and their texts can be damaged in more ways than their readers document
             damaged = Rejected(f"the file has no proof, or is damaged: {error}")
@@ -63,24 +63,24 @@ def check_mark(text: str) -> None:
     require(mark is None, f"NOT PRIVATE: {mark and mark[1]}. Do not publish it; its proof was not checked")
 
 
-def opened(text: bytes) -> tuple[dict[str, Any], bytes]:
+def certificate_and_proof(text: bytes) -> tuple[dict[str, Any], bytes]:
     """Return the certificate and the proof in a JSON text; reject the text if the proof claims something different."""
     try:
-        whole = decoded(text)
+        whole = read_json(text)
         require(isinstance(whole, dict) and isinstance(whole.get("proof"), dict), "the certificate has no 'proof'")
         proof = json.dumps(whole["proof"], separators=(",", ":")).encode()
         require({*whole} == {"format", "certificate", "proof"} and whole["format"] == FORMAT, f"it is not a {FORMAT!r}")
         require(isinstance(whole["certificate"], dict), "the certificate is no object")
-        compare(proof, whole["certificate"])
+        compare_claims(proof, whole["certificate"])
     except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
         raise Rejected(f"not a certificate as JSON: {error}") from None
     return whole["certificate"], proof
 
 
-def compare(proof: bytes, certificate: dict[str, Any]) -> None:
-    claim, given = parsed(proof)["claim"], {key: value for key, value in certificate.items() if key not in PROSE}
+def compare_claims(proof: bytes, certificate: dict[str, Any]) -> None:
+    claim, given = read_proof(proof)["claim"], {key: value for key, value in certificate.items() if key not in PROSE}
     try:
-        same = reader("claim")(stated(given)) == claim
+        same = reader("claim")(as_exact(given)) == claim
     except Rejected as error:
         raise Rejected(f"the certificate and the proof claim different things: {error.args[0]}") from None
     require(same, "the certificate and the proof claim different things")

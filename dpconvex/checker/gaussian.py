@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dpconvex.checker.constants import MOST_PAIRS, Claim, Loss, curvature_of_people, difference, joint, moved, person
 from dpconvex.checker.exact import ONE, PI, ZERO, chi_tail, down, exp, log, normal_tail, root, up
-from dpconvex.checker.reading import remembered, require, spend
+from dpconvex.checker.reading import cached, require, spend
 from dpconvex.checker.rows import GeneratorRows, multiple
 from dpconvex.checker.scalar_bounds import Hull, ends_of
 
@@ -23,7 +23,7 @@ NEAR = 1 + Fraction(1, 10**9)  # Relative tolerance for rounding of the event's 
 Lengths = tuple[tuple[Fraction, int], ...]  # Pairs (length, count), largest first
 
 
-@remembered
+@cached
 def gaussian_delta(epsilon: Fraction, shift: Fraction) -> Fraction:
     """Return the exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up."""
     spend(20)
@@ -149,7 +149,7 @@ def shifts_of(squares: Counter[Fraction], sigma: Fraction, terms: int = 1) -> Le
     return tuple(sorted(found.items(), reverse=True))
 
 
-@remembered
+@cached
 def deviations(square: Fraction, sigma: Fraction) -> Fraction:
     spend(10)
     return up(root(max(square, ZERO))[1] / sigma, SHORT)
@@ -169,11 +169,11 @@ def moving(kind: PairKind, epsilon: Fraction) -> Fraction:
             most = up(min(curved, log(1 + bend * s * (1 - s))) if bend else curved, 64)
             for end, count in kind.behind if most else ():
                 spend(1)
-                total += count * (last - first) * falling(epsilon, up(last + end, 64), most)
+                total += count * (last - first) * falling_slope_delta(epsilon, up(last + end, 64), most)
     return total
 
 
-def falling(epsilon: Fraction, length: Fraction, curved: Fraction) -> Fraction:
+def falling_slope_delta(epsilon: Fraction, length: Fraction, curved: Fraction) -> Fraction:
     """Bound the delta that curvature adds per unit by which a slope falls: S in docs/theory.md, section 7."""
     spend(30)
     base = length**2 / 2 + curved - epsilon
@@ -193,7 +193,7 @@ def falling(epsilon: Fraction, length: Fraction, curved: Fraction) -> Fraction:
 
 def check_event(event: Any, losses: list[Loss], rows: GeneratorRows, claim: Claim) -> None:
     """Check that exactly one part of the event is of this noise, and that it covers each kind of neighbours."""
-    found = [part for part in parts_of(event) if "kinds" in part]
+    found = [part for part in event_parts(event) if "kinds" in part]
     sigma = claim["noise_scale"]
     same = len(found) == 1 and sigma <= Fraction(found[0]["sigma"]) * NEAR <= sigma * NEAR**2
     require(same, "the event is not of this noise")
@@ -201,7 +201,7 @@ def check_event(event: Any, losses: list[Loss], rows: GeneratorRows, claim: Clai
     require(enough, "the event has fewer or shorter differences of gradients than the graph")
 
 
-def parts_of(event: dict[str, Any]) -> list[dict[str, Any]]:
+def event_parts(event: dict[str, Any]) -> list[dict[str, Any]]:
     """Return an event and all of its nested parts."""
     parts = [event]
     for part in parts:

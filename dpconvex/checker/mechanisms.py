@@ -50,7 +50,7 @@ def perturbation_cost(
     return min(together, apart + max(joint(loss, rows, ZERO, mu, ZERO) for loss in losses))
 
 
-def promised(claim: Claim, record: RecordBounds, dimension: int) -> Left:
+def other_costs(claim: Claim, record: RecordBounds, dimension: int) -> Left:
     """Check all costs except that of the mechanism's noise; return the remaining epsilon and delta."""
     replaced = claim["privacy"]["adjacency"] == "replace-one"
     epsilon, delta = values(claim["privacy"], "epsilon delta")

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, blocks, pivots, root, times
-from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, TemplateGraph, number_of, scaled, total
+from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, TemplateGraph, entry_sum, number_of, scaled
 from dpconvex.checker.reading import Unreplayed, effort, indices, require, spend
 from dpconvex.checker.rows import GeneratorRows, Vector, monomial_range
 
@@ -177,7 +177,7 @@ class Feasible:
         if node.name == "lambda_max":
             ends = [limits[0] if k % (inner.shape[0] + 1) == 0 else {} for k in range(inner.size)]
             self.matrices.append(
-                (inner.shape, [total((end, scaled(a, -ONE))) for end, a in zip(ends, inner.entries, strict=True)])
+                (inner.shape, [entry_sum((end, scaled(a, -ONE))) for end, a in zip(ends, inner.entries, strict=True)])
             )
         if absolute and node.name == "max":
             limits = limits * inner.size
@@ -194,7 +194,7 @@ class Feasible:
             return
         for entry, limit in zip(inner.entries, limits, strict=False) if len(inner.entries) == len(limits) else ():
             for side in (ONE, -ONE)[: 1 + sizes]:
-                both = total((scaled(entry, side), scaled(limit, -ONE)))
+                both = entry_sum((scaled(entry, side), scaled(limit, -ONE)))
                 moving, rest = {c: a for (c, _), a in both.items() if c >= 0}, -both.get(CONSTANT, ZERO)
                 if kind == "equality" and min(moving.values(), default=ZERO) > 0:
                     if all(self.bounds[False].get(c, -ONE) >= 0 for c in moving):
@@ -209,7 +209,7 @@ class Feasible:
         entries, side = matrix.entries or [], matrix.shape[0] + 1
         for shape, other in self.matrices:
             spend(10 * matrix.size)
-            both = [total(pair) for pair in zip(entries, other, strict=False)]
+            both = [entry_sum(pair) for pair in zip(entries, other, strict=False)]
             ends = {number_of(entry) for entry in both[::side]}
             flat = all(set(entry) <= ({CONSTANT} if k % side == 0 else set()) for k, entry in enumerate(both))
             if shape == matrix.shape and flat and len(ends) == 1 and min(ends) > 0:

@@ -6,7 +6,7 @@ from typing import Any
 from dpconvex.checker.constants import person
 from dpconvex.checker.exact import ZERO, exp
 from dpconvex.checker.expansion import RecordBounds
-from dpconvex.checker.gaussian import parts_of
+from dpconvex.checker.gaussian import event_parts
 from dpconvex.checker.mechanisms import GRID_LOSS, ROOM, check_clustering, check_runs, clustering_shift, keeps, values
 from dpconvex.checker.reading import require
 from dpconvex.checker.table import RUNS
@@ -52,7 +52,7 @@ def check_queries(claim: dict[str, Any], event: Any, record: RecordBounds) -> No
     enough = epsilon > 0 < left and keeps("gaussian", level * SPARE, epsilon, left)
     require(enough, "gaussian noise is too small for its level")
     if event is not None:
-        parts = parts_of(event)
+        parts = event_parts(event)
         paid = sum(Fraction(part["mu"]) ** 2 for part in parts if part["kind"] == "gaussian")
         failing = sum(Fraction(part["probability"]) for part in parts if part["kind"] == "tail")
         known = sum(Fraction(part["epsilon"]) for part in parts if part["kind"] == "pure")

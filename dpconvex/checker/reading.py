@@ -45,7 +45,7 @@ def spend(count: int) -> None:
         raise Unreplayed("it takes too many steps")
 
 
-def remembered(function: F) -> F:
+def cached(function: F) -> F:
     """Return a function that caches its results during one replay."""
 
     def found(*args: Any) -> Any:
@@ -68,19 +68,19 @@ def require(holds: bool, step: str) -> None:
         raise Rejected(step)
 
 
-def parsed(text: bytes) -> dict[str, Any]:
+def read_proof(text: bytes) -> dict[str, Any]:
     """Return the proof in a text, read by the table of keys, with exact numbers; reject every other text."""
     Steps.left = MOST_STEPS
     Steps.coarse = False
     require(len(text) <= MOST_BYTES, f"the proof is longer than {MOST_BYTES} bytes")
     try:
-        found = decoded(text, parse_float=refused, parse_constant=refused)
+        found = read_json(text, parse_float=refused, parse_constant=refused)
     except (ValueError, RecursionError) as error:
         raise Rejected(f"not a proof as JSON: {error}") from None
     return dict(reader("proof")(found))
 
 
-def decoded(text: bytes, **hooks: Any) -> Any:
+def read_json(text: bytes, **hooks: Any) -> Any:
     require(text.count(b"{") + text.count(b"[") <= MOST_PARTS, "the proof has too many parts")
     return json.loads(text.decode("utf-8"), object_pairs_hook=distinct, **hooks)
 
@@ -206,12 +206,12 @@ def whole(value: Any, most: int, least: int = 0) -> int:
     return value
 
 
-def stated(value: Any, key: str = "") -> Any:
+def as_exact(value: Any, key: str = "") -> Any:
     """Return the data of a certificate with exact numbers, without missing values and permitted infinities."""
     if isinstance(value, dict):
-        return {k: stated(v, k) for k, v in value.items() if v is not None and (v, k) not in UNBOUNDED}
+        return {k: as_exact(v, k) for k, v in value.items() if v is not None and (v, k) not in UNBOUNDED}
     if isinstance(value, list):
-        return [stated(item) for item in value]
+        return [as_exact(item) for item in value]
     exact = isinstance(value, float) and math.isfinite(value)
     return value if not exact else int(value) if value.is_integer() else Fraction(value)
 

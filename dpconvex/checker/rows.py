@@ -9,7 +9,7 @@ from math import comb, factorial, prod
 
 from dpconvex.checker.exact import ONE, ZERO, Range, common, outward, pivots, plus, power, root, spectrum, times, up
 from dpconvex.checker.expansion import Entry, Monomial, RecordBounds, TemplateGraph
-from dpconvex.checker.reading import effort, remembered, require, spend
+from dpconvex.checker.reading import cached, effort, require, spend
 
 Vector = tuple[tuple[int, Fraction], ...]
 Kind = tuple[int, ...]
@@ -112,7 +112,7 @@ class GeneratorRows:
             most = sum((form.same[1] for form in forms), ZERO)
             self.shared |= {g: most * max(square, ZERO) for g, square in squares.items()}
 
-    @remembered
+    @cached
     def near(self, u: Vector) -> dict[int, list[tuple[int, Fraction]]]:
         """Return the inner product of a row with each generator, as multiples of forms."""
         found = defaultdict[int, list[tuple[int, Fraction]]](list)
@@ -135,7 +135,7 @@ class GeneratorRows:
         """Bound ``<A_z' u, A_z' v>`` over one record, or over two, ``<A_z' u, A_z'' v>``."""
         return self.range_of(frozenset(self.forms_of(u, v).items()), cross)
 
-    @remembered
+    @cached
     def range_of(self, sums: frozenset[tuple[int, Fraction]], cross: bool) -> Range:
         total, alike = (ZERO, ZERO), dict[Kind, Fraction]()
         spend(5 * len(sums))
@@ -147,7 +147,7 @@ class GeneratorRows:
                 total = plus(total, times((value, value), form.cross if cross else form.same))
         return plus(total, polynomial_range(alike, self.record, not cross))
 
-    @remembered
+    @cached
     def square(self, u: Vector) -> Fraction:
         """Bound ``||A_z' u||^2`` from above.  It is convex in each scalar field, so the field's ends suffice."""
         found = self.longest(u)
@@ -161,7 +161,7 @@ class GeneratorRows:
                 found = min(found, max(self.longest(added(rest, moved, end)) for end in ends))
         return max(found, ZERO)
 
-    @remembered
+    @cached
     def centres_of(self, hull: tuple[Vector, ...]) -> list[Vector]:
         """Return the mean of some points, and the nearest of the given centres."""
         mean: Vector = ()
@@ -179,14 +179,14 @@ class GeneratorRows:
                 sums[form] += weight * a
         return max(self.range_of(frozenset(sums.items()), False)[1], ZERO)
 
-    @remembered
+    @cached
     def own(self, u: Vector) -> dict[int, Fraction]:
         return self.forms_of(u, u)
 
     def longest(self, u: Vector) -> Fraction:
         return min(self.product(u, u)[1], up(sum((self.shared[g] * a * a for g, a in u), ZERO)))
 
-    @remembered
+    @cached
     def all_apart(self, hulls: frozenset[tuple[Vector, ...]]) -> Counter[Fraction]:
         """Return bounds on ``||A_z' u - A_z'' v||^2`` for all pairs of vertices and two records, with counts of equal bounds."""
         first, second = (*hulls, *hulls)[:2]  # a single hull is paired with itself

@@ -29,7 +29,7 @@ from dpconvex.checker.expansion import Entry, Monomial, Node, RecordBounds, Temp
 from dpconvex.checker.public import Feasible
 from dpconvex.checker.reading import Unreplayed, indices, require, spend
 from dpconvex.checker.rows import GeneratorRows, Vector, added, monomial_range, multiple, vector
-from dpconvex.checker.scalar_bounds import FAR, HessianPart, ScalarBound, dimension
+from dpconvex.checker.scalar_bounds import FAR, HessianPart, ScalarBound, span_dimension
 
 LARGEST_EXPONENT = 300
 
@@ -64,7 +64,7 @@ class Rules:
         """Return a bound on the dimension of the span of one record's gradients."""
         size = {k: self.template.nodes[k].size for k in self.below([root]) if self.is_leaf(k)}
         spend(sum(size.values()) // 2)
-        return dimension(self.leaves.get((k, j), ()) for k in size for j in range(size[k]))
+        return span_dimension(self.leaves.get((k, j), ()) for k in size for j in range(size[k]))
 
     def is_leaf(self, k: int) -> bool:
         node = self.template.nodes[k]
@@ -90,12 +90,12 @@ class Rules:
         alike = all(shape == shapes[0] for shape in shapes) and len(cells) == len(shapes)
         if not alike or any(lengths[place] != weight for place, weight in zip(places, weights, strict=True)):
             return False
-        rank = dimension(self.leaves.values())
+        rank = span_dimension(self.leaves.values())
         if all(len(place) == 1 for place in places):
             spans: dict[Monomial, dict[int, Fraction]] = defaultdict(dict)
             for ((j,), monomial), value in shapes[0].items():
                 spans[monomial][j] = value
-            return rank <= rows and dimension(map(vector, spans.values())) <= columns
+            return rank <= rows and span_dimension(map(vector, spans.values())) <= columns
         if any(i > j or weight != (1 if i == j else 2) for (i, j), weight in zip(places, weights, strict=True)):
             return False  # the coordinates do not form symmetric matrices
         entries: dict[tuple[int, int], Entry] = defaultdict(dict)

@@ -64,7 +64,7 @@ class ScalarBound:
     def vertices(self) -> Hull:
         if self.ball:
             raise Unreplayed("there is no rule for functions of norms")
-        return sums(self.hulls)
+        return hull_sum(self.hulls)
 
     def plus(self, other: ScalarBound) -> ScalarBound:
         spend(4 + (len(self.hulls) + len(self.pieces)) // 8)
@@ -73,7 +73,7 @@ class ScalarBound:
             first, second = first.bent, second.bent
         pieces, lead = first.pieces + second.pieces, first.lead if second.is_affine else None
         if lead is not None and second.hulls:
-            (piece,), moved = pieces, sums(second.hulls)
+            (piece,), moved = pieces, hull_sum(second.hulls)
             if piece.outer or first.shorter or len(moved) > 1:
                 lead = None
             else:  # a covariance does not change if all points move
@@ -136,7 +136,7 @@ class ScalarBound:
         return ScalarBound(value, self.stretched(slope), tuple(pieces), kink, None, lead, ball, None, None, shorter)
 
 
-def segments(hulls: tuple[Hull, ...]) -> tuple[Hull, ...]:
+def merge_segments(hulls: tuple[Hull, ...]) -> tuple[Hull, ...]:
     """Merge hulls of two points in the same direction, as their sum also has two vertices."""
     found, lines = [hull for hull in hulls if len(hull) != 2], dict[Vector, Hull]()
     for one, two in (hull for hull in hulls if len(hull) == 2):
@@ -147,9 +147,9 @@ def segments(hulls: tuple[Hull, ...]) -> tuple[Hull, ...]:
     return (*found, *lines.values())
 
 
-def sums(hulls: tuple[Hull, ...]) -> Hull:
+def hull_sum(hulls: tuple[Hull, ...]) -> Hull:
     """Return the candidate vertices of a sum of hulls: all sums of one vertex from each hull."""
-    hulls = segments(hulls)
+    hulls = merge_segments(hulls)
     require(prod(map(len, hulls)) <= MOST_VERTICES, "gradients form a polytope with too many vertices")
     found: dict[Vector, None] = {(): None}
     for hull in hulls:
@@ -168,7 +168,7 @@ def ends_of(points: Hull) -> Hull:
     return (along[min(along)], along[max(along)]) if straight and len(along) == len(points) else points
 
 
-def dimension(vectors: Iterable[Vector]) -> int:
+def span_dimension(vectors: Iterable[Vector]) -> int:
     """Return the dimension of the span of vectors, by elimination."""
     basis: dict[int, Vector] = {}
     for left in sorted(set(vectors), key=len):

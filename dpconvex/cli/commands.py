@@ -19,7 +19,7 @@ import numpy as np
 
 import dpconvex as dp
 from dpconvex.accounting.budget import ledger_at
-from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, told, words
+from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, emit, split_words
 from dpconvex.data.schema import Schema, read_settings
 from dpconvex.data.tables import Table, table_of
 from dpconvex.errors import NotPrivate, TemplateError
@@ -47,7 +47,7 @@ def problems(chosen: argparse.Namespace) -> None:
         listing.append({"name": name, "description": text, "options": options})
         shown = ", ".join(f"{o}={said['default']!r}" if "default" in said else o for o, said in options.items())
         lines.append(f"{name} - {text}\n    options: {shown}")
-    told(chosen, listing, "\n".join(lines))
+    emit(chosen, listing, "\n".join(lines))
 
 
 def verify(chosen: argparse.Namespace) -> None:
@@ -56,7 +56,7 @@ def verify(chosen: argparse.Namespace) -> None:
     prove = dp.verify_mixture if "share" in options else dp.verify
     certificate = prove(learner, promise, chosen.size, mechanism, **options)
     said = certificate.explain() if chosen.proof else certificate
-    told(chosen, {"private": True, "certificate": certificate.to_dict()}, said)
+    emit(chosen, {"private": True, "certificate": certificate.to_dict()}, said)
 
 
 def audit(chosen: argparse.Namespace) -> None:
@@ -66,7 +66,7 @@ def audit(chosen: argparse.Namespace) -> None:
     options |= {name: getattr(chosen, name) for name in ("size", "effort", "runs", "seed")}
     picture = None if chosen.picture is None else writable(chosen.picture, {"the problem": chosen.problem})
     found = dp.audit(learner, promise, mechanism, **options)
-    told(chosen, found.to_dict(), found)
+    emit(chosen, found.to_dict(), found)
     if picture is not None:
         found.plot(picture)
     if not found.holds:
@@ -102,7 +102,7 @@ def prepared(
         said = f"grades, from the lowest: {', '.join(declared.schema.labels or ())}; the order is that of the labels."
         print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
     Stage.name = "reading the table"
-    table = opened(chosen.data)
+    table = open_table(chosen.data)
     data = declared.table(table, empty=promise.adjacency == "add-remove")
     options = further | {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
     if promise.unit is not None and "share" not in further:
@@ -150,10 +150,10 @@ def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: P
         print(f"dpconvex {chosen.name}: {release.status}", file=sys.stderr)
     data = {"file": str(out), "private": release.private, "certificate": proof and proof.to_dict()}
     data["schema"] = release.learnt and release.learnt.to_dict()
-    told(chosen, data, f"{proof.explain() if proof and chosen.proof else proof}\n\nSaved {out}: {release!r}")
+    emit(chosen, data, f"{proof.explain() if proof and chosen.proof else proof}\n\nSaved {out}: {release!r}")
 
 
-def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, "Declared"]:
+def load_model(chosen: argparse.Namespace) -> tuple[dp.Release, "Declared"]:
     """Return a saved release with its functions, and the declaration of its tables and labels."""
     saved = dp.Release.load(chosen.model)
     remedy = "fit it with dpconvex fit, or write it with the save(path, schema) of an estimator"
@@ -171,7 +171,7 @@ def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, "Declared"]:
 
 def predict(chosen: argparse.Namespace) -> None:
     """Write the predictions of a saved release, one line for each record."""
-    release, declared = model_of(chosen)
+    release, declared = load_model(chosen)
     schema = declared.schema
     write = writer(chosen.out, {"the table": chosen.data, "the model": chosen.model, "the problem": chosen.problem})
     curves = declared.model
@@ -230,7 +230,7 @@ def assignments(texts: Sequence[str], where: str = "--set", read: Callable[[str]
 
 def grid(texts: list[str]) -> list[dict[str, Any]]:
     """Return all combinations of option values, from texts such as ``regularization=1e-3,1e-2`` and ``width=1``."""
-    options = assignments(texts, "--grid", lambda text: [literal(word) for word in words(text) or [text]])
+    options = assignments(texts, "--grid", lambda text: [literal(word) for word in split_words(text) or [text]])
     return [dict(zip(options, values, strict=True)) for values in product(*options.values())]
 
 
@@ -275,7 +275,7 @@ def declared_schema(chosen: argparse.Namespace) -> Schema:
     return Schema.from_dict(given | ({} if bounds is None else {"features": {str(name): bounds for name in features}}))
 
 
-def opened(path: str) -> Any:
+def open_table(path: str) -> Any:
     """Return a table, read only once so that its rows match their identifiers, or the path if it is a folder."""
     return path if Path(path).is_dir() else table_of(path)
 
@@ -374,7 +374,7 @@ def mechanism_of(text: str | None, learner: Template, promise: dp.Privacy) -> An
     name, _, further = str(text).partition(":")
     one_of(MECHANISMS).check("", mechanism=name)
     kind, fixed = MECHANISMS[name]
-    given = assignments(words(further), "--mechanism NAME")
+    given = assignments(split_words(further), "--mechanism NAME")
     own = {option.name for option in fields(getattr(dp, kind))} - set(fixed)
     known, unknown = ", ".join(sorted(own)), sorted(set(given) - own)
     refuse(f"the mechanism {name} has no option {option!r}; it has: {known}." for option in unknown)

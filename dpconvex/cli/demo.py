@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
-from dpconvex.cli.main import told
+from dpconvex.cli.main import emit
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.plots import PLAIN as COLOUR, error_bands
 from dpconvex.util.arguments import COUNT
@@ -73,7 +73,7 @@ def demo(chosen: argparse.Namespace) -> None:
     rows = [f"{name:>10}   {row.mean():>15.3f}   {row.std():>6.3f}" for name, row in zip(names, errors, strict=True)]
     table = "\n".join([f"{'epsilon':>10}   {'mean test error':>15}   {'± sd':>6}", *rows])
     data |= {"picture": str(out), "private": chosen.seed is None}
-    told(chosen, data, f"{table}\n\n{draws} random splits.\n{footnote}\nPicture: {out}")
+    emit(chosen, data, f"{table}\n\n{draws} random splits.\n{footnote}\nPicture: {out}")
 
 
 def picture(epsilons: Sequence[float], errors: Array, promise: str) -> Any:

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, NoReturn
 
 import dpconvex as dp
-from dpconvex.checker.files import replayed
+from dpconvex.checker.files import replay_file
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
 from dpconvex.util.runtime import Interrupt, Stage
@@ -61,7 +61,7 @@ ABOUT_FITS = ("epsilon", "delta", "adjacency", "most", "keep", "size", "share", 
 SETTINGS = ("schema", *ABOUT_TABLES, *ABOUT_FITS, "options")
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the words of a comma-separated list; double quotes enclose a word that contains a comma."""
     return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
 
@@ -92,13 +92,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # Public knowledge about the table, never computed from the data.
     "--config": option(f"TOML file with any of: {', '.join(SETTINGS)}", "FILE"),
     "--schema": option("TOML file that declares columns of every kind", "FILE"),
-    "--features": option("columns that hold numeric features", "A,B,...", words),
-    "--bounds": option("public bounds of every feature", "LOWER,UPPER", words),
+    "--features": option("columns that hold numeric features", "A,B,...", split_words),
+    "--bounds": option("public bounds of every feature", "LOWER,UPPER", split_words),
     "--label": option("column that holds the label", "COLUMN"),
-    "--labels": option("labels that may occur", "A,B,...", words),
-    "--label-bounds": option("public bounds of the target of a regression", "LOWER,UPPER", words),
+    "--labels": option("labels that may occur", "A,B,...", split_words),
+    "--label-bounds": option("public bounds of the target of a regression", "LOWER,UPPER", split_words),
     "--known": option("kind of a column: number, date or category", "COLUMN=KIND", action="append", default=[]),
-    "--ignore": option("columns that are not used", "A,B,...", words),
+    "--ignore": option("columns that are not used", "A,B,...", split_words),
     "--clip": flag("move values to their bounds", default=None),
     # The guarantee, the mechanism and the budget.
     "--proof": flag("print the proof, too: every constant, how epsilon is spent, the derivation, what is assumed"),
@@ -129,8 +129,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--effort": option("length of the search, relative to the default", "X", float, default=1.0),
     "--runs": option("also fit each of the worst neighbours this many times", "N", int, default=0),
     "--group": option("column with levels: rates are also measured for each level", "COLUMN"),
-    "--measures": option("spend all on error, or on the deviance of counts", "A,B,...", words),
-    "--cells": option("cut points of probabilities or scores; use finer ones for rare labels", "A,B,...", words),
+    "--measures": option("spend all on error, or on the deviance of counts", "A,B,...", split_words),
+    "--cells": option("cut points of probabilities or scores; use finer ones for rare labels", "A,B,...", split_words),
     "--threshold": option("score threshold of the printed rates, by default 0.5", "T", float),
     "--roc": option("file for the ROC curve of two labels, such as roc.png", "FILE"),
     "--calibration": option("file for a plot of observed shares against predicted probabilities", "FILE"),
@@ -249,7 +249,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def told(chosen: argparse.Namespace, data: Any, text: object) -> None:
+def emit(chosen: argparse.Namespace, data: Any, text: object) -> None:
     """Print `data` as JSON if --json was given, and `text` otherwise."""
     Interrupt.close()
     print(json.dumps(data, default=str) if chosen.json else text)
@@ -257,7 +257,7 @@ def told(chosen: argparse.Namespace, data: Any, text: object) -> None:
 
 def check(chosen: argparse.Namespace) -> int:
     """Replay a proof; return 0 only if all of it was replayed.  NumPy and CVXPY are not imported."""
-    report = replayed(chosen.model)
+    report = replay_file(chosen.model)
     trusted = [f"  trusted: {fact}" for fact in report.trusted]
     print(json.dumps(asdict(report)) if chosen.json else "\n".join([f"{chosen.model}: {report}", *trusted]))
     return REFUSED if report.unreplayed else 0
@@ -284,7 +284,7 @@ def budget(chosen: argparse.Namespace) -> None:
     if chosen.json:  # the totals take seconds
         data["non_adaptive"] = [vars(item) for item in ledger.totals()]
     counted = f"{len(entries)} spend{'s' * (len(entries) != 1)}"
-    told(chosen, data, ledger if chosen.what == "show" else f"{place}: sound; {counted}.")
+    emit(chosen, data, ledger if chosen.what == "show" else f"{place}: sound; {counted}.")
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 import dpconvex as dp
-from dpconvex.cli.commands import CURVES, ledger, model_of, opened
-from dpconvex.cli.main import told
+from dpconvex.cli.commands import CURVES, ledger, load_model, open_table
+from dpconvex.cli.main import emit
 from dpconvex.data.schema import Schema
 from dpconvex.data.tables import Table, listed
 from dpconvex.errors import DomainError, NotConverged
@@ -25,12 +25,12 @@ PICTURES = ("roc", "calibration", "residuals")  # Plots of an evaluation
 
 
 def evaluate(chosen: argparse.Namespace) -> None:
-    release, declared = model_of(chosen)
+    release, declared = load_model(chosen)
     schema = declared.schema
     inputs = {"the table": chosen.data, "the model": chosen.model, "the ledger": chosen.ledger}
     out = None if chosen.out is None else writable(chosen.out, inputs)
     pictures = {name: writable(path, inputs) for name in PICTURES if (path := getattr(chosen, name)) is not None}
-    table = opened(chosen.data)
+    table = open_table(chosen.data)
     promise, whose = promised(chosen, release, schema, table)
     data = declared.table(table, empty=promise.adjacency == "add-remove")
     options = {"budget": ledger(chosen, promise, whose), "entry": f"evaluate {chosen.model}", "seed": chosen.seed}
@@ -53,7 +53,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
         said += f"\nIn the units of {schema.label}: {root:.4g} (root mean square)" * (not found.error.is_undetermined)
     for name, path in pictures.items():
         getattr(dp.plots, name)(found).figure.savefig(path)
-    told(chosen, measured, said)
+    emit(chosen, measured, said)
     if out is not None:
         found.save(out)
 
@@ -105,7 +105,7 @@ def split(chosen: argparse.Namespace) -> None:
         csv.writer(text, lineterminator="\n").writerows([head, *(lines[row] for row in rows)])
         write_whole(file, text.getvalue().encode("utf-8"))
     sizes = {str(file): len(rows) for file, rows in zip(files, parts, strict=True)}
-    told(chosen, sizes, "\n".join(f"{file}: {size} records" for file, size in sizes.items()))
+    emit(chosen, sizes, "\n".join(f"{file}: {size} records" for file, size in sizes.items()))
 
 
 def certificate(chosen: argparse.Namespace) -> None:
@@ -120,7 +120,7 @@ def certificate(chosen: argparse.Namespace) -> None:
     data = {"certificate": found.to_dict(), "schema": learnt and learnt.to_dict(), "lines": dict(found.lines())}
     text = [release.status, found.explain() if chosen.proof else str(found)]
     text += ["An attacker who wrongly suspects", *said] if said else []
-    told(chosen, data | {"risk": risks, "private": release.private, "status": release.status}, "\n".join(text))
+    emit(chosen, data | {"risk": risks, "private": release.private, "status": release.status}, "\n".join(text))
 
 
 def coefficients(chosen: argparse.Namespace) -> None:
@@ -128,8 +128,8 @@ def coefficients(chosen: argparse.Namespace) -> None:
     out = None if chosen.out is None else writable(chosen.out, {"the model": chosen.model, "the table": chosen.table})
     found, release = None, dp.Release.load(chosen.model)
     if chosen.table is not None:
-        release, declared = model_of(chosen)
-        table = opened(chosen.table)
+        release, declared = load_model(chosen)
+        table = open_table(chosen.table)
         promise, whose = promised(chosen, release, declared.schema, table)
         data, size = declared.table(table, empty=False), getattr(release.certificate, "size", None)
         options = {"budget": ledger(chosen, promise, whose), "entry": f"intervals {chosen.model}", "seed": chosen.seed}
@@ -152,7 +152,7 @@ def coefficients(chosen: argparse.Namespace) -> None:
     lines += [f"{n:<{wide}}  {c:<{long}}  {v:>9.4g}{text}" for (n, c, v, *_), text in zip(rows, reach, strict=True)]
     remedy = "no intervals: --table, --epsilon and --delta release them, if dp.intervals supports the learner"
     lines.append("intervals of 95 %" if found else remedy)
-    told(chosen, {"effects": listed, "unit": unit, "private": release.private}, "\n".join(lines))
+    emit(chosen, {"effects": listed, "unit": unit, "private": release.private}, "\n".join(lines))
     if out is not None and found is not None:
         found.save(out)
 
@@ -167,4 +167,4 @@ def report(chosen: argparse.Namespace) -> None:
     kind = CURVES.get(release.source[0]) if release.source else None
     shown = getattr(dp, kind).read(release) if kind else release
     dp.report(shown, found, budget, out, coefficients=known, title=chosen.title)
-    told(chosen, {"file": str(out), "private": release.private}, f"Saved {out}: open it in a browser.")
+    emit(chosen, {"file": str(out), "private": release.private}, f"Saved {out}: open it in a browser.")

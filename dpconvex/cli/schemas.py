@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import dpconvex as dp
-from dpconvex.accounting.budget import settle
+from dpconvex.accounting.budget import charge_schema
 from dpconvex.cli.commands import ledger, privacy_of, writer
-from dpconvex.cli.main import MISTAKEN, told
+from dpconvex.cli.main import MISTAKEN, emit
 from dpconvex.data.draft import draft
 from dpconvex.data.schema_columns import Column
 from dpconvex.data.tables import Values, identifiers_of, number, objects, reads_as_missing, table_of
@@ -32,9 +32,9 @@ def schema(chosen: argparse.Namespace) -> None:
         text = (draft if chosen.what == "draft" else partial(learn, chosen))(chosen.file, chosen.label)
         if chosen.out is not None or not chosen.json:
             write(text)
-        return told(chosen, {"schema": tomllib.loads(text)}, "") if chosen.json else None
+        return emit(chosen, {"schema": tomllib.loads(text)}, "") if chosen.json else None
     found = dp.Schema.load(chosen.file)
-    settle(None, learnt := found.learnt)  # raises if the cost was edited
+    charge_schema(None, learnt := found.learnt)  # raises if the cost was edited
     paid = "no cost is stated: bounds and levels must be public knowledge" if learnt is None else learnt.status
     if learnt is not None and any(one.not_private_because for one in learnt.costs):
         raise NotPrivate(learnt.status, chosen.file, "learn the schema without a seed")
@@ -42,7 +42,7 @@ def schema(chosen: argparse.Namespace) -> None:
     sound = f"{chosen.file}: sound; {count} columns become {len(names)} features,\nrecords are divided by {bound:.4g}"
     said = f"{sound}, the largest possible length; {found.label!r} is predicted.\n{paid}"
     data = {"columns": count, "features": names, "norm bound": bound, "label": found.label}
-    told(chosen, data | {"learnt": learnt and learnt.to_dict()}, said)
+    emit(chosen, data | {"learnt": learnt and learnt.to_dict()}, said)
 
 
 def learn(chosen: argparse.Namespace, file: str, label: str) -> str:
@@ -88,7 +88,7 @@ def check_table(chosen: argparse.Namespace) -> int:
         where = f", {unit}s {some}" * bool(some)
         lines.append(f"  column {item['column']!r}{where}:{' ' * bool(which)}{which} {item['fault']}")
     lines += ["This lists rows and values: it is only for the owner of the data. Do not release it."] * bool(found)
-    told(chosen, {"unit": unit, "records": len(rows), "faults": found}, "\n".join(lines))
+    emit(chosen, {"unit": unit, "records": len(rows), "faults": found}, "\n".join(lines))
     return MISTAKEN if found else 0
 
 

@@ -17,7 +17,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from dpconvex.accounting.budget import Budget, settle
+from dpconvex.accounting.budget import Budget, charge_schema
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.columns import check_names, names_of
 from dpconvex.data.domains import Choice
@@ -270,7 +270,7 @@ class Private(BaseEstimator):
         maps = type(self)._features is not Private._features or getattr(self, "encoder", None) is not None
         if schema is not None and not maps and not self.clip:
             check_inside(schema, template.record.fields["x"], "x")
-        settle(self.budget, learnt)
+        charge_schema(self.budget, learnt)
         found = fit(template, data, self.privacy(), entry=label, **options)
         if not hasattr(found, "schema"):
             return found

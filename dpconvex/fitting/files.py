@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.accounting.budget import settle
+from dpconvex.accounting.budget import charge_schema
 from dpconvex.accounting.events import Event, event_of
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.encoded import most_paid
@@ -102,9 +102,9 @@ class Released(Stated):
             raise TemplateError(f"{type(self).__name__}: pass either `spent`, or `not_private_because`.")
         certificate = getattr(self, "certificate", None)
         object.__setattr__(self, "learnt", most_paid([self.learnt, getattr(self, "schema", None)]))
-        settle(None, self.learnt)  # raises if the cost was edited
+        charge_schema(None, self.learnt)  # raises if the cost was edited
         if self.learnt is not None and isinstance(certificate, Certificate):
-            object.__setattr__(self, "certificate", certificate.beside(self.learnt))
+            object.__setattr__(self, "certificate", certificate.with_costs(self.learnt))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a file atomically; replace a regular file, and raise `TemplateError` for other kinds of files."""

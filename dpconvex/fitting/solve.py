@@ -11,7 +11,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpconvex.accounting.budget import Budget, pay, settle
+from dpconvex.accounting.budget import Budget, charge, charge_schema
 from dpconvex.accounting.events import Event
 from dpconvex.certificates.certificate import Certificate, DescentCertificate, QueriesCertificate, StatisticsCertificate
 from dpconvex.certificates.integer_noise import perturb
@@ -206,7 +206,7 @@ class FitJob:
             warn(said)
         if self.uncounted and note_fit(self.data):
             warn(f"{AGAIN}: this fit spends {self.privacy} on them. Count fits with budget=....")
-        settle(self.options.budget, self.learnt)
+        charge_schema(self.options.budget, self.learnt)
 
     def doubts(self, fits: Sequence[CertifiedFit]) -> Iterator[str]:
         """Yield warnings, by public facts, that a guarantee hardly protects or that noise may outweigh the records."""
@@ -239,7 +239,7 @@ class FitJob:
         return self.options.budget is None and self.options.seed is None
 
     def pay(self, event: Event | None = None) -> None:
-        pay(self.options.budget, self.privacy, self.options.entry, event)
+        charge(self.options.budget, self.privacy, self.options.entry, event)
         if self.uncounted:
             note_fit(self.data, 1)
 

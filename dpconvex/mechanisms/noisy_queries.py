@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DPConvexError
 from dpconvex.noise.choices import TOGETHER, choice_width
-from dpconvex.noise.discrete import GAUSSIAN, drawn
+from dpconvex.noise.discrete import GAUSSIAN, add_integer_noise
 from dpconvex.noise.gaussian import GRID_VARIANCE, integer_level
-from dpconvex.noise.samplers import below
+from dpconvex.noise.samplers import uniform_integer
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.arrays import Indices
 
@@ -68,10 +68,10 @@ class Queries:
     def picked(self, levels: Indices, rate: float) -> int:
         """Draw a place with a probability in proportion to its weight, exactly."""
         sums = list(accumulate(choice_weights(levels, rate)))
-        return bisect_right(sums, below(sums[-1], self.rng))
+        return bisect_right(sums, uniform_integer(sums[-1], self.rng))
 
     def drawn(self, scale: float, sums: Indices) -> Indices:
-        return drawn(GAUSSIAN, scale, clamped(sums), self.rng)
+        return add_integer_noise(GAUSSIAN, scale, clamped(sums), self.rng)
 
     def _deviation(self, sensitivity: float, level: float) -> float:
         self.spent += Fraction(level) ** 2 if math.isfinite(level) else 0

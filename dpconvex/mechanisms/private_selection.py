@@ -12,7 +12,7 @@ import numpy as np
 from dpconvex.errors import TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.gaussian import bisect
-from dpconvex.noise.samplers import accepts, below
+from dpconvex.noise.samplers import bernoulli_exp, uniform_integer
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.arguments import BELOW_ONE, between
 
@@ -33,9 +33,9 @@ def select(
     factor, fewest = Fraction(rate(epsilon, adjacency)), min(mistakes)
     left = list(range(len(mistakes)))
     while True:  # a candidate with the fewest mistakes is accepted for sure
-        place = below(len(left), rng)
+        place = uniform_integer(len(left), rng)
         candidate = left[place]
-        if accepts(factor * Fraction(mistakes[candidate] - fewest), rng):
+        if bernoulli_exp(factor * Fraction(mistakes[candidate] - fewest), rng):
             return candidate
         del left[place]
 
@@ -90,7 +90,7 @@ class Repetitions:
 
     def draw(self, rng: np.random.Generator | None = None) -> int:
         """Draw the number of runs, exactly up to a probability far below 2^-100. Keep it secret."""
-        return self._invert(Decimal(below(10**DIGITS, rng)).scaleb(-DIGITS))
+        return self._invert(Decimal(uniform_integer(10**DIGITS, rng)).scaleb(-DIGITS))
 
     def total(self, run: Privacy) -> Privacy:
         """Return the cost of the best of all runs, if each run costs `run`."""

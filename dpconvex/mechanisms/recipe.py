@@ -294,4 +294,4 @@ class TargetRange(Automatic):
 
 
 def foreseen(certificate: Certificate) -> float:
-    return math.inf if certificate.predicted_risk is None else certificate.predicted_risk * certificate.foreseen
+    return math.inf if certificate.predicted_risk is None else certificate.predicted_risk * certificate.risk_factor

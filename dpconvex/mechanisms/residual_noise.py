@@ -10,7 +10,7 @@ from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Ta
 from dpconvex.certificates.certificate import Certificate, OutputCertificate, StatisticsCertificate
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.certificates.integer_noise import IntegerNoise, laplace_count, perturb
-from dpconvex.certificates.loaded_event import TAIL, tail_of
+from dpconvex.certificates.loaded_event import TAIL, truncation_delta
 from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.rounding import (
@@ -23,7 +23,7 @@ from dpconvex.mechanisms.rounding import (
 )
 from dpconvex.model.privacy import Privacy, left
 from dpconvex.noise.discrete import GAUSSIAN, LAPLACE, measurement
-from dpconvex.noise.gaussian import gaussian_sigma, grid_loss, on_integers
+from dpconvex.noise.gaussian import gaussian_sigma, grid_loss, integer_scale
 from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arguments import FRACTION, POSITIVE, check_fields, require
@@ -90,8 +90,8 @@ class ResidualNoise:
         """Prove a mechanism private with residual noise.  Choose mechanism and share with the least sum of both noises."""
         best = self._certify(mechanism, analysis, privacy, size)
         others = getattr(mechanism, "others", None)
-        every = [(self, one) for one in (others(analysis, best) if best.is_drowned and callable(others) else ())]
-        every += [(replace(self, share=EVEN), mechanism)] if best.is_drowned and self.share == SHARE else []
+        every = [(self, one) for one in (others(analysis, best) if best.dominated and callable(others) else ())]
+        every += [(replace(self, share=EVEN), mechanism)] if best.dominated and self.share == SHARE else []
         for share, one in every:
             with suppress(NotPrivate, TemplateError, ArithmeticError, ValueError):
                 found = share._certify(one, analysis, privacy, size)
@@ -106,7 +106,7 @@ class ResidualNoise:
         if counting:
             records += math.ceil(MARGINS * margin(counting, privacy.most))
         own = spent.part(left(spent.epsilon, counting), spent.delta)
-        tail = (2 if counting else 1) * tail_of(privacy.epsilon)
+        tail = (2 if counting else 1) * truncation_delta(privacy.epsilon)
         found, noise, steps = with_cover(mechanism, analysis, bare, own, counting, tail, records, asked=self.tolerance)
         whole = found.copied(
             privacy=privacy,
@@ -116,7 +116,7 @@ class ResidualNoise:
             diameter=analysis.form.feasible.diameter,
             event=released_event(bare, noise),
         )
-        return whole.advised(DROWNED) if whole.is_drowned else whole
+        return whole.advised(DROWNED) if whole.dominated else whole
 
 
 def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
@@ -127,7 +127,7 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
         return certificate
     spent = certificate.privacy.part(cover.epsilon, cover.delta)
     bare = certificate.copied(event=certificate.event, derivation=certificate.derivation.children[0])
-    tail = (2 if cover.counting else 1) * tail_of(certificate.epsilon)
+    tail = (2 if cover.counting else 1) * truncation_delta(certificate.epsilon)
     try:
         larger, noise, steps = with_cover(mechanism, analysis, bare, spent, cover.counting, tail, records, more=True)
     except TemplateError as error:
@@ -270,7 +270,7 @@ def calibrate_residual_noise(
         return laplace
     euclidean = (2 * distance / step + root) * (1 + NORM_SLACK)
     sigma = gaussian_sigma(spent.epsilon, spent.delta - tail - grid_loss(spent.epsilon), 1.0)
-    gaussian = IntegerNoise(GAUSSIAN, *parts, euclidean, on_integers(sigma * euclidean * (1 + GRID_SLACK)), noise_cap)
+    gaussian = IntegerNoise(GAUSSIAN, *parts, euclidean, integer_scale(sigma * euclidean * (1 + GRID_SLACK)), noise_cap)
     return min((n for n in (laplace, gaussian) if law in ("", n.noise)), key=lambda noise: noise.size)
 
 

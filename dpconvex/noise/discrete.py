@@ -16,14 +16,14 @@ LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
 EACH = 2**14  # Number of draws in one task of a thread
 
 
-def drawn(law: str, scale: float, steps: Indices, rng: np.random.Generator | None) -> Indices:
+def add_integer_noise(law: str, scale: float, steps: Indices, rng: np.random.Generator | None) -> Indices:
     if rng is None:
         draw = measurement(law, scale)
         with one_blas_thread() as workers:  # OpenDP draws without Python's lock
             parts = np.array_split(steps, len(steps) // EACH + 1)
             found = in_order((partial(draw, part.tolist()) for part in parts), min(workers, len(parts)))
             return np.concatenate([np.array(part, dtype=np.int64) for part in found])
-    return steps + (two_sided if law == LAPLACE else seeded_gaussian)(scale, len(steps), rng)
+    return steps + (discrete_laplace if law == LAPLACE else seeded_gaussian)(scale, len(steps), rng)
 
 
 def measurement(law: str, scale: float) -> Any:
@@ -51,14 +51,14 @@ def seeded_gaussian(scale: float, count: int, rng: np.random.Generator) -> Indic
     """Draw discrete Gaussian integers by rejection (Canonne, Kamath & Steinke 2020, section 5), shape (count,)."""
     width, result, missing = math.floor(scale) + 1, np.zeros(count, dtype=np.int64), np.arange(count)
     while len(missing):
-        draw = two_sided(width, len(missing), rng)
+        draw = discrete_laplace(width, len(missing), rng)
         accepted = rng.random(len(missing)) < np.exp(-(((np.abs(draw) - scale**2 / width) / scale) ** 2) / 2)
         result[missing[accepted]] = draw[accepted]
         missing = missing[~accepted]
     return result
 
 
-def two_sided(scale: float, count: int, rng: np.random.Generator) -> Indices:
+def discrete_laplace(scale: float, count: int, rng: np.random.Generator) -> Indices:
     """Draw discrete Laplace integers, probability proportional to exp(-|k|/scale), as geometric differences, shape (count,)."""
     stop = -math.expm1(-1 / scale)
     return np.asarray(rng.geometric(stop, count) - rng.geometric(stop, count))

@@ -95,7 +95,7 @@ def gaussian_level(epsilon: float, delta: float) -> float:
     return 1 / gaussian_sigma(epsilon, delta, 1.0) if epsilon > 0 and delta > 0 else 0.0
 
 
-def on_integers(sigma: float) -> float:
+def integer_scale(sigma: float) -> float:
     """Return the scale of integer noise that is as private as normal noise of standard deviation `sigma`."""
     return math.nextafter(math.hypot(sigma, math.sqrt(GRID_VARIANCE)) * (1 + 1e-15), math.inf)
 

@@ -77,7 +77,7 @@ class NoiseSource:
         return {"spent": None if seeded else privacy, "not_private_because": why}
 
 
-def below(limit: int, rng: np.random.Generator | None) -> int:
+def uniform_integer(limit: int, rng: np.random.Generator | None) -> int:
     """Draw a uniform integer from 0 to limit - 1, from the operating system or from a seeded generator."""
     if rng is None:
         return secrets.randbelow(limit)
@@ -88,18 +88,18 @@ def below(limit: int, rng: np.random.Generator | None) -> int:
             return drawn
 
 
-def coin(probability: Fraction, rng: np.random.Generator | None) -> bool:
-    return below(probability.denominator, rng) < probability.numerator
+def bernoulli(probability: Fraction, rng: np.random.Generator | None) -> bool:
+    return uniform_integer(probability.denominator, rng) < probability.numerator
 
 
-def accepts(exponent: Fraction, rng: np.random.Generator | None) -> bool:
+def bernoulli_exp(exponent: Fraction, rng: np.random.Generator | None) -> bool:
     """Return True with probability exactly exp(-exponent), in integers (Canonne, Kamath & Steinke 2020, algorithm 1)."""
     while exponent > 1:
-        if not accepts(Fraction(1), rng):
+        if not bernoulli_exp(Fraction(1), rng):
             return False
         exponent -= 1
     count = 1
-    while coin(exponent / count, rng):
+    while bernoulli(exponent / count, rng):
         count += 1
     return count % 2 == 1
 

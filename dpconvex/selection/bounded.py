@@ -9,7 +9,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpconvex.accounting.budget import Budget, pay
+from dpconvex.accounting.budget import Budget, charge
 from dpconvex.certificates.bound_certificate import BoundCertificate, bound_certificate
 from dpconvex.data.record import Sealed
 from dpconvex.data.validation import DURATIONS, numbers
@@ -135,7 +135,7 @@ def solve_bounded(
     for bound in program.bounds:
         check_types(bound, values[bound])
     source = NoiseSource(seed)
-    pay(budget, privacy, entry)
+    charge(budget, privacy, entry)
     true = {bound.name: (in_domain(bound, values[bound]), bound.minimum) for bound in program.bounds}
     noisy = {name: noise.tighten(*true[name], source.seeded) for name, noise in certificate.noises.items()}
     return Release({**program.solve(noisy, solver), **noisy}, certificate, **source.spending(privacy))

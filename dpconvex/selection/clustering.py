@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.accounting.budget import Budget, pay, settle
+from dpconvex.accounting.budget import Budget, charge, charge_schema
 from dpconvex.certificates.clustering_noise import ClusteringNoise
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.data.batch import Batch
@@ -206,8 +206,8 @@ def cluster(
     grouping.record.check_form(columns, empty=protected)
     check_unit(None, *origins(columns))
     learnt = most_paid(origins(columns))
-    settle(budget, learnt)
-    pay(budget, privacy, entry)
+    charge_schema(budget, learnt)
+    charge(budget, privacy, entry)
     found = plan.released(grouping.record.validate(columns, clip=clip, empty=protected), source)
     return replace(found, names=feature_names(columns, features), learnt=learnt)
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from dpconvex.accounting.budget import RARE, Budget, pay, settle
+from dpconvex.accounting.budget import RARE, Budget, charge, charge_schema
 from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.data import tables
 from dpconvex.data.columns import check_aligned
@@ -147,8 +147,8 @@ def learn_schema(
     if source.seeded is None:
         measurement(GAUSSIAN, float(WHOLE))  # raises before the charge if OpenDP cannot draw it
     spend = f"{entry} {secrets.token_hex(8)}"
-    settle(budget, most_paid([earlier]))
-    pay(budget, privacy, spend, event)
+    charge_schema(budget, most_paid([earlier]))
+    charge(budget, privacy, spend, event)
     marks = frozenset(value for text in absent for value in tables.values_of(text))
     counts = Counts(Queries(level, source.seeded), weights, WHOLE * (ROOT_TWO if replaced else 1.0), tail)
     everybody = np.zeros(len(weights), dtype=np.int64)

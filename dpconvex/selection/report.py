@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.accounting.budget import Budget, sum_text
-from dpconvex.certificates.text import odds
+from dpconvex.accounting.budget import Budget, amount_text
+from dpconvex.certificates.text import meaning_text
 from dpconvex.data.schema import Schema
 from dpconvex.fitting.problem_files import load, problems
 from dpconvex.fitting.release import Release, functions_of
@@ -93,7 +93,7 @@ def report(
         board=statement(found, evaluation, budget, coefficients),
         learnt="\n".join(learnt_section(found, getattr(release, "shapes_", {}), coefficients)),
         judged="<p>Nobody measured it.</p>" if evaluation is None else "\n".join(evaluation_section(evaluation)),
-        meaning="Nothing is claimed." if privacy is None else escape(f"{odds(privacy)}.".capitalize()),
+        meaning="Nothing is claimed." if privacy is None else escape(f"{meaning_text(privacy)}.".capitalize()),
         unit=escape((privacy and privacy.unit) or "person"),
         risks=table(
             ["wrongly suspected, of those who are not in the data", "found at most, of those who are"],
@@ -131,23 +131,23 @@ def statement(
     privacy, _, parts = total_guarantee(release)
     if privacy is None:
         return warning(f"Not private: {release.not_private_because or release.status}. Do not publish this model.")
-    said = [f"This model was learnt under differential privacy: {sum_text(privacy)}{parts}. {protected(privacy)}"]
+    said = [f"This model was learnt under differential privacy: {amount_text(privacy)}{parts}. {protected(privacy)}"]
     if release.certificate is not None:
         method = getattr(release.certificate, "mechanism", "a private bound")
         said.append(f"Random noise hides what each {privacy.unit or 'person'} adds to the fit (the method: {method}).")
     holds = "It holds whatever else a reader knows, and for all later uses of the model."
-    said.append(f"That means: {odds(privacy)}. {holds}")
+    said.append(f"That means: {meaning_text(privacy)}. {holds}")
     if evaluation is not None and evaluation.private:
         beside = ((MEANING[name][0], value) for name, value in evaluation.summary().items() if name in BESIDE)
         measured = f"{evaluation.measure} {evaluation.first} on {evaluation.records} records"
         measured += "".join(f"; {name} {value}" for name, value in beside)
-        cost = sum_text(evaluation.spent or privacy)
+        cost = amount_text(evaluation.spent or privacy)
         said.append(f"How well it does was measured privately, too ({cost}): {measured}.")
     if coefficients is not None and coefficients.private:
-        cost = sum_text(coefficients.spent or privacy)
+        cost = amount_text(coefficients.spent or privacy)
         said.append(f"The intervals of its parameters are another release about the same people: {cost}.")
     if budget is not None and not missing_charges(release, budget):
-        spends = f"{sum_text(budget.spent)}, of a total of {sum_text(budget.privacy)}"
+        spends = f"{amount_text(budget.spent)}, of a total of {amount_text(budget.privacy)}"
         said.append(f"The ledger of these people counts {spends}.")
     if privacy.adjacency == "replace-one":
         said.append("The number of records is taken as public.")
@@ -285,7 +285,7 @@ def evaluation_section(found: Evaluation) -> Iterator[str]:
 
 
 def budget_section(budget: Budget, release: Release) -> str:
-    used = f"{sum_text(budget.spent)} is spent and {sum_text(budget.remaining)} is left"
+    used = f"{amount_text(budget.spent)} is spent and {amount_text(budget.remaining)} is left"
     head = f"<p>{escape(f'Of a total of {budget.privacy}, {used} ({budget.accounting} accounting).')}</p>"
     costs = ((item, item.privacy.epsilon, item.privacy.delta) for item in budget.entries)
     rows = [(e.label, upward(x, 6), upward(d, 6), e.time[:16].replace("T", " "), e.user, e.host) for e, x, d in costs]

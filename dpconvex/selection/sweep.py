@@ -10,8 +10,8 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from dpconvex.accounting.budget import Budget, pay
-from dpconvex.accounting.composition import Entry, Total, best_total, exact, floor
+from dpconvex.accounting.budget import Budget, charge
+from dpconvex.accounting.composition import Entry, Total, as_fraction, best_total, floor
 from dpconvex.accounting.events import Composition, Event
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import DPConvexError, NotPrivate
@@ -116,7 +116,7 @@ def fits(order: Sequence[CertifiedFit], call: FitJob, event: Event | None, warm:
         for number, found in enumerate(order):
             check_size(found, call.data)
             if event is None:
-                pay(options.budget, found.certificate.privacy, options.entry, found.certificate.event)
+                charge(options.budget, found.certificate.privacy, options.entry, found.certificate.event)
             if found.template is not last:
                 last = found.template
                 batch = call.batch(last.record)
@@ -218,10 +218,10 @@ def largest(
     learners: Sequence[Template], options: FitOptions, privacy: Privacy, size: int, beside: Privacy | None
 ) -> Calibration:
     extra, count = [] if beside is None else [Entry("beside", beside)], len(learners)
-    rest = exact(privacy.epsilon) - exact(0.0 if beside is None else beside.epsilon)
+    rest = as_fraction(privacy.epsilon) - as_fraction(0.0 if beside is None else beside.epsilon)
 
     def tried(epsilon: float) -> Calibration:
-        each = privacy.part(epsilon, floor(exact(privacy.delta) / count))
+        each = privacy.part(epsilon, floor(as_fraction(privacy.delta) / count))
         proved = {template: options.prove(template, each, size) for template in dict.fromkeys(learners)}
         fits = tuple(proved[template] for template in learners)
         entries = [*extra, *(Entry("", fit.certificate.privacy, fit.certificate.event) for fit in fits)]

@@ -10,7 +10,7 @@ from refused import refused
 from scipy.signal import fftconvolve
 
 from dpconvex.accounting.budget import Budget
-from dpconvex.accounting.composition import SPARE, best_total, converted, rule_of, totals
+from dpconvex.accounting.composition import SPARE, best_total, rdp_term, rule_of, totals
 from dpconvex.accounting.events import Approximate, Composition, Gaussian, Hull, Perturbation, Pure, Tail, event_of
 from dpconvex.errors import BudgetExceeded, TemplateError
 from dpconvex.model.privacy import Privacy
@@ -86,7 +86,7 @@ def test_what_is_accepted_is_private_by_the_theorem_of_its_rule(spends, name):
     else:
         order = rule_of(name, TOTAL).order
         divergence, lost = Composition(tuple(accepted)).renyi(order)
-        assert divergence + converted(order, (1 - SPARE) * 1e-6) <= 1.0
+        assert divergence + rdp_term(order, (1 - SPARE) * 1e-6) <= 1.0
         delta = (1 - SPARE) * 1e-6
     assert delta + lost + tails <= 1e-6
 

@@ -209,7 +209,7 @@ TWO = dp.Privacy(1.0, 1e-6)
 SAMPLERS = [
     Draws(noisy_kmeans, "draw", "clustering's sums as drawn", mixture, PURE, GAMMA, {"share": 0.2}),
     Draws(noisy_kmeans, "draw", "clustering's counts as drawn", mixture, PURE, GAMMA, {"share": 0.2}),
-    Draws(grid, "drawn", "residual noise as drawn", logistic, PURE, GAMMA, {}),
+    Draws(grid, "add_integer_noise", "residual noise as drawn", logistic, PURE, GAMMA, {}),
     Draws(samplers.Gamma, "draw", "noise as drawn", logistic, ADDED, GAMMA, {}),
     Draws(samplers.GaussianSampler, "draw", "noise as drawn", logistic, TWO, GAUSSIAN, {}),
     Draws(samplers.GaussianSampler, "draw", "noise as drawn", least_squares, TWO, dp.SufficientStatistics(), {}),

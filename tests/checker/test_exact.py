@@ -19,9 +19,9 @@ import dpconvex as dp
 from dpconvex.accounting.events import Event
 from dpconvex.checker import Rejected, check, exact
 from dpconvex.checker.exact import PI, exp, hazard, log, normal_tail, pivots, root, spectrum
-from dpconvex.checker.gaussian import chi_delta, falling
+from dpconvex.checker.gaussian import chi_delta, falling_slope_delta
 from dpconvex.checker.reading import MOST_STEPS, Steps, number
-from dpconvex.checker.scalar_bounds import segments, sums
+from dpconvex.checker.scalar_bounds import hull_sum, merge_segments
 from dpconvex.checker.table import TABLES
 from dpconvex.expressions.abstract_values import AbstractValue, GradientSet
 from dpconvex.expressions.atoms import normal
@@ -126,7 +126,7 @@ def test_nodes_that_are_none_are_rejected(node):
 @given(st.floats(0.01, 8), st.floats(1e-3, 4), st.floats(1e-6, 3))
 def test_what_curvature_adds_is_bounded_and_no_looser_than_the_calculus(epsilon, length, curved):
     Steps.left = 10**6
-    found = float(falling(Fraction(epsilon), Fraction(length), Fraction(curved)))
+    found = float(falling_slope_delta(Fraction(epsilon), Fraction(length), Fraction(curved)))
     noise = np.linspace(0.0, 12.0, 20_001)
     left = epsilon - length * noise - length**2 / 2
     seen = np.minimum(-np.expm1(left - curved), -np.expm1(-curved)) / -np.expm1(-curved)
@@ -250,8 +250,8 @@ def test_segments_of_one_direction_are_one():
     a, b = ((0, Fraction(1)), (1, Fraction(-2))), ((1, Fraction(3)),)
     minus = tuple((k, -x) for k, x in a)
     hulls = ((), a), (minus, ()), ((), b), ((), tuple((k, 3 * x) for k, x in a))
-    assert len(segments(hulls)) == 2
-    found = {tuple(float(dict(v).get(k, 0)) for k in (0, 1)) for v in sums(hulls)}
+    assert len(merge_segments(hulls)) == 2
+    found = {tuple(float(dict(v).get(k, 0)) for k in (0, 1)) for v in hull_sum(hulls)}
     assert found == {(-1.0, 2.0), (-1.0, 5.0), (4.0, -8.0), (4.0, -5.0)}
 
 

@@ -8,7 +8,7 @@ from refused import refused
 
 import dpconvex as dp
 from dpconvex.checker import Rejected, check
-from dpconvex.checker.reading import Unreplayed, parsed
+from dpconvex.checker.reading import Unreplayed, read_proof
 
 # Of records x in the unit disk, with regularizer |w|^2 of 100 records: nodes 0 to 4.
 START = [("variable", [2], [], {"name": "w"}), ("field", [2], [], {"field": "x"}), ("matmul", [], [1, 0], {})]
@@ -279,7 +279,7 @@ def test_keys_that_are_unknown_missing_or_of_another_kind_are_rejected(name):
 
     def is_read():
         try:
-            parsed(json.dumps(proof).encode())
+            read_proof(json.dumps(proof).encode())
         except (Rejected, Unreplayed):
             return False
         return True

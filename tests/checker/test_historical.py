@@ -16,10 +16,10 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.checker import check
-from dpconvex.checker.constants import constants, log_det
+from dpconvex.checker.constants import log_det, loss_constants
 from dpconvex.checker.expansion import TemplateGraph
 from dpconvex.checker.public import Feasible
-from dpconvex.checker.reading import MOST_STEPS, Rejected, Steps, parsed
+from dpconvex.checker.reading import MOST_STEPS, Rejected, Steps, read_proof
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import Rules
 from dpconvex.checker.table import RUN
@@ -202,11 +202,11 @@ def test_rows_in_another_order_are_no_other_rows_and_all_pairs_count():
     first, second, mu = (1, 0, 5, 0), (1, 0, 1, 0), 1e-3  # gradients for the record (1, 0); both slopes bend by 1 there
     true = np.linalg.slogdet(np.eye(4) + (np.outer(first, first) + np.outer(second, second)) / mu)[1]
     proof = of(lambda x: 4 * logistic(x, 5 * v[0, 0]) + 4 * cp.logistic(w[0] + v[0, 0]), BALL, OBJECTIVE, public=BOTH)()
-    proof = parsed(json.dumps(proof).encode())
+    proof = read_proof(json.dumps(proof).encode())
     template = TemplateGraph(proof)
     rows = GeneratorRows(template, proof["cells"], proof["parts"])
     rules = Rules(template, rows, Feasible(template, []), proof["losses"])
-    found = log_det(constants(rules.walk(proof["losses"][0])[0], rows, 4, 4), Fraction(mu))
+    found = log_det(loss_constants(rules.walk(proof["losses"][0])[0], rows, 4, 4), Fraction(mu))
     assert true <= float(found) <= true + 2
     ends = ((0, Fraction(1)),), ((0, Fraction(-1)),)  # Tails add up over pairs of gradients, also of those as far apart
     assert sum(rows.all_apart(frozenset([ends])).values()) == 4

@@ -9,7 +9,7 @@ import pytest
 from test_false_proofs import CLAIM, COVER, START, apply, node_of, number
 
 from dpconvex.checker import Rejected, check
-from dpconvex.checker.files import replayed
+from dpconvex.checker.files import replay_file
 
 LOSS, MANY, SIDE = apply("logistic", 2), 4000, 170  # node 5
 WIDE = SIDE * SIDE
@@ -97,6 +97,6 @@ def test_files_with_too_many_parts_are_not_built(tmp_path):
     (tmp_path / "file.json").write_text(text)
     tracemalloc.start()
     with pytest.raises(Rejected, match="too many parts"):
-        replayed(str(tmp_path / "file.json"))
+        replay_file(str(tmp_path / "file.json"))
     assert tracemalloc.get_traced_memory()[1] < 6 * len(text)
     tracemalloc.stop()

@@ -15,7 +15,7 @@ from scipy.special import expit, softmax
 
 import dpconvex as dp
 from dpconvex.checker import Rejected
-from dpconvex.checker.files import replayed
+from dpconvex.checker.files import replay_file
 
 RNG = np.random.default_rng(0)
 W = np.array([2.0, -3.0, 1.0])
@@ -136,7 +136,7 @@ def test_active_constraints_are_refused_and_what_does_not_vary_is_not_determined
     (tmp_path / "found.json").write_text(json.dumps(found.to_dict(), allow_nan=False))
     assert dp.Coefficients.load(tmp_path / "found.json").undetermined == ("w[2]",)
     (tmp_path / "found.json").write_text(json.dumps(found.to_dict() | {"not_private_because": ""}))
-    refused(Rejected, "coefficients without a proof", replayed, tmp_path / "found.json")
+    refused(Rejected, "coefficients without a proof", replay_file, tmp_path / "found.json")
     said = found.to_dict() | {"lower": [10**400, 0.0, 0.0]}
     (tmp_path / "found.json").write_text(json.dumps(said), encoding="utf-8")
     refused(dp.DPConvexError, r"found\.json", dp.Coefficients.load, tmp_path / "found.json")

@@ -23,21 +23,21 @@ from scipy import stats
 
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.mechanisms import private_selection
-from dpconvex.mechanisms.noisy_queries import Queries, choice_weights, deviation
+from dpconvex.mechanisms.noisy_queries import Queries, choice_weights, noise_scale
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise import samplers
 from dpconvex.noise.gaussian import integer_level
 from dpconvex.noise.samplers import (
     ROUNDS,
     NoiseSource,
-    accepts,
-    below,
-    coin,
+    bernoulli,
+    bernoulli_exp,
     gamma_direction,
     gaussian,
     in_subspace,
     seeded_generator,
     system_generator,
+    uniform_integer,
 )
 
 ALARM = 1e-7
@@ -186,7 +186,7 @@ def law(program, patch):
             taken, weight = taken + 1, weight * (probability if heads else 1 - probability)
             return heads
 
-        patch.setattr(samplers, "coin", flip)
+        patch.setattr(samplers, "bernoulli", flip)
         try:
             outcome = program()
             found[outcome] = found.get(outcome, Fraction(0)) + weight
@@ -198,7 +198,7 @@ def law(program, patch):
 
 @pytest.mark.parametrize("exponent", [Fraction(0), Fraction(1, 7), Fraction(0.3), Fraction(1)])
 def test_a_coin_of_an_exponential_is_exact(exponent, monkeypatch):
-    found = law(lambda: accepts(exponent, None), monkeypatch)
+    found = law(lambda: bernoulli_exp(exponent, None), monkeypatch)
     assert sum(found.values()) > 1 - Fraction(1, 10**30)
     with mpmath.workdps(60):
         exact = mpmath.exp(-mpmath.mpf(exponent.numerator) / exponent.denominator)
@@ -214,11 +214,11 @@ def test_whole_numbers_are_equally_likely(monkeypatch):
             return self.values.pop(0).to_bytes(count, "little")
 
     sources = [Bytes(value) for value in range(8)]
-    drawn = [(below(5, source), len(source.values)) for source in sources]
+    drawn = [(uniform_integer(5, source), len(source.values)) for source in sources]
     assert sorted(number for number, left in drawn if left) == [*range(5)]  # not drawn again
-    assert all(0 <= below(3, None) < 3 for _ in range(50))
-    monkeypatch.setattr(samplers, "below", lambda limit, rng: limit - 1)
-    assert not coin(Fraction(2**80 - 1, 2**80), None)
+    assert all(0 <= uniform_integer(3, None) < 3 for _ in range(50))
+    monkeypatch.setattr(samplers, "uniform_integer", lambda limit, rng: limit - 1)
+    assert not bernoulli(Fraction(2**80 - 1, 2**80), None)
 
 
 @pytest.mark.parametrize("mistakes", [(0, 1492), (1, 1491), (4, 2, 3)])
@@ -226,10 +226,10 @@ def test_a_choice_asks_for_the_exact_probabilities(mistakes, monkeypatch):
     """Counts that no uniform double tells apart: 2^-54 and 0 would be an infinite ratio."""
     epsilon, fewest = 2 * 37.5 / 1491, min(mistakes)
     asked = set()
-    monkeypatch.setattr(private_selection, "accepts", lambda exponent, rng: asked.add(exponent) or exponent == 0)
+    monkeypatch.setattr(private_selection, "bernoulli_exp", lambda exponent, rng: asked.add(exponent) or exponent == 0)
     for first in range(len(mistakes)):
         places = iter([first, *[0] * len(mistakes)])
-        monkeypatch.setattr(private_selection, "below", lambda limit, rng, places=places: next(places))
+        monkeypatch.setattr(private_selection, "uniform_integer", lambda limit, rng, places=places: next(places))
         assert mistakes[private_selection.select(mistakes, epsilon, "replace-one", None)] == fewest
     assert set(asked) == {Fraction(epsilon / 2) * (count - fewest) for count in mistakes}
 
@@ -265,7 +265,7 @@ def test_integer_noise_is_as_private_as_smaller_gaussian_noise():
 def test_noise_is_as_large_as_the_level_asks_for():
     for sensitivity in (1.0, 3.5, 2.0**31):
         for level in (1e-3, 0.3, 5.0):
-            scale = deviation(sensitivity, level)
+            scale = noise_scale(sensitivity, level)
             assert integer_level(sensitivity, scale) <= level
             assert scale <= np.hypot(sensitivity / level, 3.0) * (1 + 1e-9)
     drawn = Queries(1.0, np.random.default_rng(0)).noisy_symmetric(np.zeros((60, 60), dtype=object), 100.0, 1.0)
