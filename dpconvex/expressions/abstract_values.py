@@ -70,7 +70,7 @@ class Mean(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether gradients and Hessians are the mean and the covariance themselves."""
+        """Return whether gradients and Hessians are exactly `lead` times the mean, and the covariance of `piece`."""
         return self.slopes is None and not self.piece.outer
 
     def scaled(self, factor: Interval) -> Mean | None:
@@ -112,7 +112,7 @@ class AbstractValue:
     turn: tuple[float, float] | None = None
     behind: AbstractValue | None = None  # m of pos(m): an outer function of slope 0 at 0 removes the kink
     # For an entry of an array: a function that bounds the norm of the array's entries at given places, and this entry's place.
-    together: tuple[Callable[[list[int]], float], int] | None = None
+    array_norm: tuple[Callable[[list[int]], float], int] | None = None
 
     def __post_init__(self) -> None:
         # Drop hulls of constants: they have no generators.
@@ -177,9 +177,9 @@ class AffineEntries(Sequence[AbstractValue]):
 
     def __getitem__(self, k: Any) -> Any:
         if k not in self.made:
-            together = None if self.length is None else (self.length, k)
+            array_norm = None if self.length is None else (self.length, k)
             value = Interval(*(float(end[k]) for end in self.ends))
-            self.made[k] = AbstractValue(value, (GradientSet(self.rows[k][None, :]),), together=together)
+            self.made[k] = AbstractValue(value, (GradientSet(self.rows[k][None, :]),), array_norm=array_norm)
         return self.made[k]
 
 

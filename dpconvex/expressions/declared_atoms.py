@@ -147,7 +147,7 @@ class Atom:
     @cached_property
     def running(self) -> PiecewiseQuadratic:
         """Return the quadratic pieces that fits use; they obey the declared constants. Raise if the sampled function does not."""
-        return built(self)
+        return quadratic_pieces(self)
 
     def _sample(self, points: Array) -> Array:
         try:
@@ -177,12 +177,12 @@ def received(running: PiecewiseQuadratic, name: str, *constants: Any) -> Atom:
     return found
 
 
-def built(atom: Atom) -> PiecewiseQuadratic:
+def quadratic_pieces(atom: Atom) -> PiecewiseQuadratic:
     slope, curvature, lower = atom.slope, atom.curvature, atom.lower
     steepest = max(map(abs, slope))
     unit = steepest / curvature if steepest and curvature else 1.0
     room = MISSED * steepest
-    nodes, values, slopes = sampled(atom, unit, steepest)
+    nodes, values, slopes = sample_nodes(atom, unit, steepest)
     seen = float(slopes.min()), float(slopes.max())
     outside = seen[0] < slope[0] - ACCURACY * steepest or seen[1] > slope[1] + ACCURACY * steepest
     atom._refuse(outside, f"has slopes in [{seen[0]:.6g}, {seen[1]:.6g}], outside the declared {list(slope)}")
@@ -216,20 +216,20 @@ def built(atom: Atom) -> PiecewiseQuadratic:
     return found
 
 
-def sampled(atom: Atom, unit: float, steepest: float) -> tuple[Array, Array, Array]:
+def sample_nodes(atom: Atom, unit: float, steepest: float) -> tuple[Array, Array, Array]:
     """Return nodes, values and slopes: nodes on all scales and at random, with midpoints added until the slope is linear."""
     outer = np.concatenate([np.logspace(-6, END, 8 * END), 10.0 ** np.random.default_rng(0).uniform(-6, 9, 2048)])
     inner = np.concatenate([unit * np.linspace(0, 64, 1025), np.linspace(0, 1e3, 2001)])
     right = np.unique(np.concatenate([inner, outer]))
     right = right[np.diff(right, prepend=0.0) > ACCURACY * (unit + right)]  # drop close nodes
     nodes = np.concatenate([-right[::-1], [0.0], right])
-    values, slopes = finite(atom, nodes, unit)
+    values, slopes = sample_slopes(atom, nodes, unit)
     # Functions may overflow far out, where the quadratic pieces are affine.
     kept = np.isfinite(values) & np.isfinite(slopes)
     nodes, values, slopes = nodes[kept], values[kept], slopes[kept]
     for _ in range(ROUNDS):
         middle = nodes[:-1] + np.diff(nodes) / 2
-        value, slope = finite(atom, middle, unit)
+        value, slope = sample_slopes(atom, middle, unit)
         line = (slopes[:-1] + slopes[1:]) / 2
         curved = np.isfinite(value) & (np.abs(slope - line) > ACCURACY * steepest)
         curved &= (nodes[:-1] < middle) & (middle < nodes[1:])
@@ -241,7 +241,7 @@ def sampled(atom: Atom, unit: float, steepest: float) -> tuple[Array, Array, Arr
     return nodes, values, slopes
 
 
-def finite(atom: Atom, nodes: Array, unit: float) -> tuple[Array, Array]:
+def sample_slopes(atom: Atom, nodes: Array, unit: float) -> tuple[Array, Array]:
     """Return values and mean slopes at the nodes. Raise if one is not finite on [-FINITE, FINITE]."""
     step = STRETCH * (unit + np.abs(nodes))
     values, below, above = np.split(atom._sample(np.concatenate([nodes, nodes - step, nodes + step])), 3)

@@ -242,7 +242,7 @@ class Expander:
         polynomial = self.polynomial(expression)
         if polynomial is None:
             found = self.applied(expression, [self._ranges(argument) for argument in expression.args])
-            return [AbstractValue(entry.value, together=entry.together) for entry in found]
+            return [AbstractValue(entry.value, array_norm=entry.array_norm) for entry in found]
 
         self.check_rounding(expression)
         low, high = self.bases.range(polynomial)
@@ -258,7 +258,7 @@ class Expander:
         def length(places: list[int]) -> float:
             return self.bases.norm(polynomial.gathered(np.array(places))) + norm_up(near[places])
 
-        return [AbstractValue(value, together=(length, k)) for k, value in enumerate(intervals(low, high))]
+        return [AbstractValue(value, array_norm=(length, k)) for k, value in enumerate(intervals(low, high))]
 
     @for_alike
     def rounding(self, expression: Expression, extent: Array | None = None) -> tuple[Array, Array]:

@@ -78,7 +78,7 @@ def trace_bound(
     if piece.spread <= piece.outer or rows is None:
         return piece.outer * largest
     bound, _ = maximise_trace(piece, rows, gram, start, enough)
-    return float(min(swollen(bound, piece, gram), piece.spread * largest))
+    return float(min(add_errors(bound, piece, gram), piece.spread * largest))
 
 
 def maximise_trace(
@@ -102,14 +102,14 @@ def maximise_trace(
             best, found = bound, weights
         if best - value <= FRANK_WOLFE_GAP * max(best, 1e-300):
             break
-        if swollen(best + 4 * piece.spread * error, piece, gram) <= enough:
+        if add_errors(best + 4 * piece.spread * error, piece, gram) <= enough:
             return float(best + 4 * piece.spread * error), found
         weights = pairwise_step(weights, slope, inner, excess)
     gram.widest[key] = float(best + 4 * piece.spread * error), found
     return gram.widest[key]
 
 
-def swollen(bound: float, piece: HessianTerm, gram: GradientGram) -> float:
+def add_errors(bound: float, piece: HessianTerm, gram: GradientGram) -> float:
     """Return a bound, the square of a seminorm of the points, increased by the points' distance from generator coordinates."""
     more = max(piece.outer, piece.spread) * (2 * gram.term_slack(piece.terms)) ** 2
     return float((np.sqrt(max(bound, 0.0)) + np.sqrt(more)) ** 2)
@@ -144,7 +144,7 @@ def eigenvalue_bound(piece: HessianTerm, gram: GradientGram, trace: float) -> fl
     inner, error = gram.inner(rows - rows[0])
     squares = np.diag(inner)
     distances = squares[:, None] + squares[None, :] - 2 * inner + 4 * error
-    return min(trace, swollen(piece.spread * float(distances.max()) / 4, piece, gram) * (1 + SUM_SLACK))
+    return min(trace, add_errors(piece.spread * float(distances.max()) / 4, piece, gram) * (1 + SUM_SLACK))
 
 
 STRETCHES = 400  # Intervals of the angle in `NormJoint`

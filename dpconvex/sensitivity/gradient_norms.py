@@ -82,7 +82,7 @@ class Gradients:
 
 
 def largest_products(first: Gradients, second: Gradients, cross: bool, sign: float = 1.0) -> Array:
-    """Return bounds on ``sign * <u, v>`` for u in each term of `first` and v in each term of `second`, one per pair of terms."""
+    """Return bounds on ``sign * <u, v>`` for u in a term of `first` and v in a term of `second`, for all pairs of terms."""
     result = np.outer(first.norms, second.norms)
     hulls = [[k for k, term in enumerate(item.terms) if not term.ball] for item in (first, second)]
     if not all(hulls):

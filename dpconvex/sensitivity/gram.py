@@ -119,7 +119,7 @@ class GradientGram:
 
     def steepest(self, rows: Array) -> float:
         """Return a bound on the largest singular value of the matrix of rows, at any record."""
-        place, part = used(rows)
+        place, part = used_generators(rows)
         forms = [replace(form, weight=form.weight[place]) for form in self.forms if form.weight[place].any()]
         upper = upper_of(forms, part.shape[1])
         inner, size = part @ upper @ part.T, np.abs(part) @ np.abs(upper) @ np.abs(part).T
@@ -165,7 +165,7 @@ class GradientGram:
         """Return an upper bound on the Gram matrix of rows (cached), and a bound on the rounding error of each entry."""
         key = len(rows), sha256(rows.tobytes()).digest()
         if key not in self._inner:
-            place, rows = used(rows)
+            place, rows = used_generators(rows)
             upper = self.upper[place]
             size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(upper), 0.0))).max(initial=0.0))
             self._inner[key] = rows @ upper @ rows.T, GRAM_ROUNDING * size**2
@@ -218,7 +218,7 @@ class GradientGram:
         return [self.lengths(rows) for rows in self.rows]
 
     def _squared_norms(self, vectors: Array) -> Array:
-        place, part = used(vectors)
+        place, part = used_generators(vectors)
         lengths = np.count_nonzero(part, axis=1)
         most = int(lengths.max(initial=0))
         if most * SPARSE <= part.shape[1]:  # few nonzero coordinates each, as for differences of classes
@@ -242,7 +242,7 @@ def squared(vectors: Array, matrix: Array) -> Array:
     return np.asarray((image * vectors).sum(axis=1))
 
 
-def used(vectors: Array) -> tuple[Any, Array]:
+def used_generators(vectors: Array) -> tuple[Any, Array]:
     """Return the index of the submatrix of generators with nonzero coordinates, and the vectors without zero columns."""
     place = np.flatnonzero((vectors != 0).any(axis=0))
     return (place[:, None], place[None, :]), vectors[:, place]

@@ -233,7 +233,7 @@ def check_size(form: LossForm) -> None:
         raise NotPrivate(why, form.template.losses[0], remedy)
 
 
-CLOSE, MOST_POINTS = 1e-6, 2**17  # Relative accuracy of `highest`, unless it takes more points than this
+CLOSE, MOST_POINTS = 1e-6, 2**17  # Relative accuracy of `polynomial_bound`, unless it takes more points than this
 
 
 def length_bound(moments: Moments, bases: RecordVariables) -> float:
@@ -268,7 +268,7 @@ def difference_bound(moments: Moments, bases: RecordVariables) -> float:
     cases = np.unique(np.column_stack(pairs), axis=0) * np.tile(scales, 3)
     largest = 0.0
     for case in cases:
-        largest = highest(case, table, ends, largest)
+        largest = polynomial_bound(case, table, ends, largest)
     largest = largest * (1 + CLOSE) + 4 * NORM_SLACK * length**2
     return min(float(np.sqrt(largest)) * (1 + TAIL_SLACK), 2 * length)
 
@@ -281,7 +281,7 @@ def scaled(kind: MomentKind, bases: RecordVariables) -> float:
     return result
 
 
-def highest(coefficients: Array, exponents: Array, ranges: Array, known: float) -> float:
+def polynomial_bound(coefficients: Array, exponents: Array, ranges: Array, known: float) -> float:
     """Return a bound on a polynomial over a box in [-1, 1]^k, exact up to the factor 1 + `CLOSE` and rounding; at least `known`.
 
     `exponents` has shape (variables, terms).  At a maximum, linear variables are at an end of their range, and others at an end

@@ -51,7 +51,7 @@ class Term(NamedTuple):
 @once
 def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
     """Return the form with new fields in place of picked parameters and of idle discrete fields, and the new fields."""
-    template, given = form.template, [multiplied_out(loss) for loss in form.losses]
+    template, given = form.template, [multiply_out(loss) for loss in form.losses]
     parts = [dict(terms(loss)) for loss in given]
     common = set.intersection(*(set(part.values()) for part in parts))
     keys = dict.fromkeys(key(term) for part in parts for term in part.values() if term not in common)
@@ -61,7 +61,7 @@ def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
         chosen = [[node for node, term in part.items() if key(term) == own and term not in common] for part in parts]
         if max(map(len, chosen)) > 1:
             continue
-        basis, table = factors(
+        basis, table = linear_basis(
             [part[nodes[0]].parameters if nodes else None for part, nodes in zip(parts, chosen, strict=True)]
         )
         low, high = form.expander.bounds(own[0])
@@ -81,33 +81,33 @@ def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
     if not found:
         return form, {}
     every = [substitute(loss, leaves) for loss, leaves in zip(given, replaced, strict=True)]
-    losses, groups, chosen_by = without_idle(every, template.record.discrete)
+    losses, groups, chosen_by = drop_idle_fields(every, template.record.discrete)
     read = {field.name for loss in losses for field in loss.fields} | {*chosen_by}
     fields = {name: domain for name, domain in template.record.fields.items() if name in read}
     moved = template.with_parts(record=Record(**fields, **domains), losses=losses)
     return LossForm(moved, convex=False, made=MadeFields(found, groups, template.record)), found
 
 
-def multiplied_out(loss: Expression) -> Expression:
-    """Return a loss with levels multiplied into parameters: ``x @ w + x @ (t * v)`` for ``x @ w + t * (x @ v)``."""
+def multiply_out(loss: Expression) -> Expression:
+    """Return a loss with levels multiplied into parameters: ``x @ (t * v)`` for ``t * (x @ v)``."""
     leaves = dict[Expression, Expression]()
     for node in postorder([loss]):
         if node.atom is ADD and node.is_affine and sum(bool(term.variables) for term in node.args) > 1:
             levels = [term for term in node.args if term.atom is MULTIPLY and term.fields and term.args[0].is_constant]
-            leaves |= {term: pushed(float(term.args[0].number), term.args[1]) for term in levels}
+            leaves |= {term: multiply_in(float(term.args[0].number), term.args[1]) for term in levels}
     return substitute(loss, leaves) if leaves else loss
 
 
-def pushed(level: float, node: Expression) -> Expression:
+def multiply_in(level: float, node: Expression) -> Expression:
     """Return the product of a number and an affine part, with the number multiplied into the parameters."""
     if node.fields and node.atom is ADD:
-        return ADD(*(pushed(level, term) for term in node.args))
+        return ADD(*(multiply_in(level, term) for term in node.args))
     if node.fields and node.atom in (MATMUL, MULTIPLY):
-        return node.atom(*(pushed(level, side) if side.variables else side for side in node.args))
+        return node.atom(*(multiply_in(level, side) if side.variables else side for side in node.args))
     return MULTIPLY(constant(np.full(node.shape, level)), node)
 
 
-def without_idle(
+def drop_idle_fields(
     losses: Sequence[Expression], discrete: Mapping[str, Choice]
 ) -> tuple[tuple[Expression, ...], Indices, list[str]]:
     """Return the losses by the discrete fields that change them, the new combination for each old one, and these fields."""
@@ -165,7 +165,7 @@ def term_of(node: Expression) -> Term | None:
     return None
 
 
-def factors(every: list[Expression | None]) -> tuple[list[Expression], Array]:
+def linear_basis(every: list[Expression | None]) -> tuple[list[Expression], Array]:
     """Return a basis of linear expressions, and each expression's coordinates, shape (all, basis); [] if one is not linear."""
     nodes = list(dict.fromkeys(node for node in every if node is not None))
     random, count = np.random.default_rng(0), len(nodes) + 2

@@ -36,7 +36,7 @@ def basis_of(columns: sp.csc_array, dim: int) -> sp.csc_array:
         block = block / np.linalg.norm(block, axis=0)
         key = (block.shape, block.tobytes())
         if key not in known:
-            known[key] = sp.coo_array(settled(span(block)))
+            known[key] = sp.coo_array(nearest_basis(span(block)))
         part = known[key]
         parts.append((part.data, index[part.coords[0]], part.coords[1] + width))
         width += part.shape[1]
@@ -64,7 +64,7 @@ def span(block: Array) -> Array:
     return vectors[:, kept] if int(kept.sum()) == numerical_rank(block) else np.eye(len(block))
 
 
-def settled(basis: NDArray[np.float64]) -> NDArray[np.float64]:
+def nearest_basis(basis: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the basis of the space nearest to fixed vectors (polar factor), so that a seed gives the same noise everywhere."""
     rows, p = basis.shape
     left, _, right = np.linalg.svd(basis.T @ np.cos(np.outer(np.arange(1, rows + 1), np.arange(1, p + 1))))

@@ -52,9 +52,9 @@ def certified_distance(
 ) -> float:
     """Return a bound on the distance of a point of K from the minimiser, from arbitrary multipliers, one vector per block."""
     mu, count = function.modulus, len(function.costs)
-    duals = [needed(block, block.dual(z), x, mu, count) for block, z in zip(blocks, multipliers, strict=True)]
+    duals = [drop_costly(block, block.dual(z), x, mu, count) for block, z in zip(blocks, multipliers, strict=True)]
     if count:
-        duals = shared_out(blocks, duals, function.costs, x)
+        duals = scale_to_costs(blocks, duals, function.costs, x)
     spaces = [block.half_space(z, x) for block, z in zip(blocks, duals, strict=True)]
     slope = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
     if count:
@@ -78,7 +78,7 @@ def certified_distance(
     return (residual + root) / (mu if count else 2 * mu) + off + rounded
 
 
-def needed(block: ConeBlock, z: Array, x: Array, modulus: float, count: int) -> Array:
+def drop_costly(block: ConeBlock, z: Array, x: Array, modulus: float, count: int) -> Array:
     """Return multipliers, with 0 where the gap costs more than the residual without the multiplier; heights keep theirs."""
     if block.kind == NONNEGATIVE:
         costly = z * block.norms**2 <= modulus * block.at(x)
@@ -88,7 +88,7 @@ def needed(block: ConeBlock, z: Array, x: Array, modulus: float, count: int) -> 
     return np.where(costly & ~(of_heights if block.kind == NONNEGATIVE else of_heights.any()), 0.0, z)
 
 
-def shared_out(blocks: Sequence[ConeBlock], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
+def scale_to_costs(blocks: Sequence[ConeBlock], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
     """Return multipliers scaled to add up to the cost of each height; if all are 0, the conditions nearest to equality pay."""
     count = len(costs)
     heights = [abs(sp.coo_array(block.matrix[:, -count:])) for block in blocks]
@@ -120,21 +120,21 @@ def exact_feasible_point(
     equations, values = region.system
     count, size, unit = len(values), float(np.linalg.norm(x.astype(float))), 2.0**-FINE
     rows = np.concatenate([equations, block.matrix.toarray()])
-    slopes = multiples(rows, WHOLE)
-    offsets = multiples(np.concatenate([-values, block.offset.astype(float)]), WHOLE + FINE)
+    slopes = as_multiples(rows, WHOLE)
+    offsets = as_multiples(np.concatenate([-values, block.offset.astype(float)]), WHOLE + FINE)
 
     def left(at: Any) -> Array:
         """Return all left-hand sides, rounded down to a multiple of 2^-FINE."""
         return np.array([float(Fraction(v, 2**FINE)) for v in (slopes @ at + offsets) >> WHOLE])
 
-    point, inner = (multiples(y.astype(float), FINE) for y in (x, region.inside))
+    point, inner = (as_multiples(y.astype(float), FINE) for y in (x, region.inside))
     tight = np.concatenate([np.ones(count, dtype=bool), (z > 0) & (block.at(x) <= near * (region.scale + size))])
     inverse = np.linalg.pinv(rows[tight], rcond=1e-12)
     for _ in range(8):
-        point += multiples(-inverse @ left(point)[tight], FINE)
+        point += as_multiples(-inverse @ left(point)[tight], FINE)
     missed = np.maximum(-left(point)[count:], 0.0)
     if missed.any():  # move towards the point inside
-        share = multiples(2 * np.max(missed / np.maximum(left(inner)[count:], EPSILON)), FINE) + 1
+        share = as_multiples(2 * np.max(missed / np.maximum(left(inner)[count:], EPSILON)), FINE) + 1
         point = point + ((share * (inner - point)) >> FINE)
     slack = left(point)[count:]
     rounded = np.array([float(Fraction(v, 2**FINE)) for v in point])
@@ -144,7 +144,7 @@ def exact_feasible_point(
     return rounded, float(z @ slack + z.sum() * unit) * (1 + 1e-9), off / region.hull[2] * (1 + 1e-9)
 
 
-def multiples(numbers: Array | float, bits: int) -> Any:
+def as_multiples(numbers: Array | float, bits: int) -> Any:
     """Return numbers as multiples of ``2^-bits``, rounded towards 0: an array of Python integers."""
     values, place = np.unique(np.ravel(numbers), return_inverse=True)  # most are 0
     found = np.array([int(Fraction(v) * 2**bits) for v in values.tolist()], dtype=object)

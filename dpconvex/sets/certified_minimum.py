@@ -33,7 +33,7 @@ def minimum(function: Smooth, region: Region, start: Array, tolerance: float, ce
     x, step = newton(function, region, region.bring_in(start).astype(float), tolerance)
     best = last_steps(function, region, x, step, tolerance)
     if best.distance > tolerance and any(map(has_kinks, region.curved)):
-        best = min(best, bundled(function, region, x, tolerance), key=lambda one: one.distance)
+        best = min(best, bundle_method(function, region, x, tolerance), key=lambda one: one.distance)
     if best.distance > tolerance and central_too:
         central = central_path(function, region, tolerance)
         best = min(best, central, key=lambda one: one.distance)
@@ -87,7 +87,7 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         cuts = region.cuts(near)
         blocks = [*region.blocks, *cuts]
         duals = [known[k] if known and k < count else np.zeros(len(block.offset)) for k, block in enumerate(blocks)]
-        parts = [nearby(block, near, REACH * unit, z, size) for block, z in zip(blocks, duals, strict=True)]
+        parts = [linearised(block, near, REACH * unit, z, size) for block, z in zip(blocks, duals, strict=True)]
         if number < 3 or number % 4 == 0:
             hessian = function.hessian(near.astype(float))
         bent = hessian + sum(curvature for _, _, curvature in parts)
@@ -123,7 +123,7 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
     return best
 
 
-def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Certified:
+def bundle_method(function: Smooth, region: Region, x: Array, tolerance: float) -> Certified:
     """Return a point certified by collected linearisations of functions with kinks (bundle method, C. Lemarechal 1975)."""
     best, near, moved = Certified(x, np.inf), region.bring_in(x), True
     unit = size = region.scale + float(np.linalg.norm(x))
@@ -149,13 +149,13 @@ def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Cer
             break
         largest = max(float(z.max(initial=0.0)) for z in multipliers)
         pulling = [z.max(initial=0.0) > 1e-9 * largest for z in multipliers[count:]]
-        bundle = [nearer(region, block, near) for block, pulls in zip(bundle, pulling, strict=True) if pulls]
+        bundle = [nearer_cut(region, block, near) for block, pulls in zip(bundle, pulling, strict=True) if pulls]
         bundle += [cut for cut in region.cuts(end) if not any(is_same(cut, block) for block in bundle)]
         unit = min(max(float(np.linalg.norm(move.astype(float))), 1e-13 * size), size)
     return best
 
 
-def nearer(region: Region, block: ConeBlock, x: Array) -> ConeBlock:
+def nearer_cut(region: Region, block: ConeBlock, x: Array) -> ConeBlock:
     """Return the same linearisation at a point nearer to x, if there is one: rounding errors grow with the distance."""
     assert block.point is not None
     found = region.cuts(x + 1e-3 * (block.point - x))
@@ -168,7 +168,7 @@ def is_same(one: ConeBlock, other: ConeBlock) -> bool:
     return rows.shape == others.shape and bool(np.abs(rows - others).max() <= 1e-12 * np.abs(rows).max())
 
 
-def nearby(block: ConeBlock, x: Array, reach: float, z: Array, size: float) -> tuple[ConeBlock, Any, Array | float]:
+def linearised(block: ConeBlock, x: Array, reach: float, z: Array, size: float) -> tuple[ConeBlock, Any, Array | float]:
     """Return a condition to second order near x: a condition on short moves, a map back of multipliers, and curvature."""
     value, norms = block.at(x), block.norms
     kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z, size)
@@ -251,7 +251,7 @@ def model(
     if answer is None:
         return None
     if all(kind == NONNEGATIVE for kind, _ in cones[1:]):
-        answer = refined(bent.toarray(), pull, joined.toarray(), offset, answer, cones[0][1])
+        answer = refine(bent.toarray(), pull, joined.toarray(), offset, answer, cones[0][1])
     multipliers = np.split(unit * answer[1], np.cumsum([size for _, size in cones])[:-1])[1:]
     for k, block in enumerate(blocks):
         if block.kind == ABSOLUTE:
@@ -260,7 +260,7 @@ def model(
     return unit * answer[0][:dim], multipliers
 
 
-def refined(
+def refine(
     bent: Array, pull: Array, rows: Array, offset: Array, answer: tuple[Array, Array], equations: int
 ) -> tuple[Array, Array]:
     """Return a solution with more digits, from the optimality conditions as linear equations; `answer` if no guess works."""
@@ -306,7 +306,7 @@ def axis_bounds(region: Region, coordinates: NDArray[np.int64], known: tuple[Arr
     # No multipliers bound a coordinate if a point of the set is far away.
     open_ends = np.concatenate([(side * far > FAR).any(axis=0) for side in (-1, 1)])
     found = [
-        (np.inf, np.zeros(region.dim)) if is_open else farthest(region, blocks, goal)
+        (np.inf, np.zeros(region.dim)) if is_open else linear_bound(region, blocks, goal)
         for is_open, goal in zip(open_ends, np.concatenate([-goals, goals]), strict=True)
     ]
     end, rest = np.array([level for level, _ in found]), np.array([missed for _, missed in found])
@@ -326,7 +326,7 @@ def axis_bounds(region: Region, coordinates: NDArray[np.int64], known: tuple[Arr
     return np.maximum(known[0], -end[:count]), np.minimum(known[1], end[count:])
 
 
-def farthest(region: Region, blocks: list[ConeBlock], goal: Array) -> tuple[float, Array]:
+def linear_bound(region: Region, blocks: list[ConeBlock], goal: Array) -> tuple[float, Array]:
     """Return b and r such that ``<goal, theta> <= b + <r, |theta|>`` where blocks hold; b is infinite if none is found."""
     dim, x = region.dim, region.inside
     if region.curved:

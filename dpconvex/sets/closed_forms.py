@@ -77,7 +77,7 @@ def closed_forms(region: Region) -> tuple[list[ConvexSet], list[ConvexSet], list
     for group in components(touches @ touches.T) if items else ():
         here, members = np.unique(touches[group].indices).astype(np.int64), [items[k] for k in group]
         left[here] = False
-        piece = joint(members, here, region)
+        piece = joint_piece(members, here, region)
         if piece is not None:
             parts.append(piece)
         else:
@@ -98,7 +98,7 @@ def coordinates_of(item: Condition, region: Region) -> Indices:
     return np.concatenate([np.arange(region.dim)[region.space.blocks[v.name].slice] for v in item.variables])
 
 
-def joint(members: list[Condition], here: Indices, region: Region) -> ConvexSet | None:
+def joint_piece(members: list[Condition], here: Indices, region: Region) -> ConvexSet | None:
     """Return the set of all conditions on some coordinates as one piece with a projection; None if there is none."""
     bounded = bool(np.isfinite([region.lower[here], region.upper[here]]).any())
     rows = [item for item in members if isinstance(item, Row)]
@@ -113,14 +113,14 @@ def joint(members: list[Condition], here: Indices, region: Region) -> ConvexSet 
         return simplex(rows[0], region.lower, region.upper)
     piece = next(iter(alone(members[0], region)), None)
     if isinstance(piece, AxisHull):
-        return within(piece, region.least, region.most)
+        return intersected(piece, region.least, region.most)
     return None if bounded else piece
 
 
 def alone(item: Condition, region: Region) -> list[ConvexSet]:
     """Return sets that contain K, from one condition and the bounds on single coordinates."""
     if isinstance(item, Row):
-        return [*corners(item, region.least, region.most)]
+        return [*corner_simplices(item, region.least, region.most)]
     found: ConvexSet | None = None
     if not isinstance(item, ConeBlock):
         found = nuclear_ball(item, region)
@@ -288,7 +288,7 @@ def slab(rows: list[Row], here: Indices) -> Slab | None:
     return Slab(here, unit[None], np.array([low]), np.array([high])) if low <= high else None
 
 
-def corners(row: Row, lower: Array, upper: Array, rounded: bool = True) -> list[AxisHull]:
+def corner_simplices(row: Row, lower: Array, upper: Array, rounded: bool = True) -> list[AxisHull]:
     """Return the simplices that a row cuts off corners of the box; with `rounded`, they contain the exact simplices."""
     found = []
     for sign in (1.0, -1.0)[: 1 + row.tight]:
@@ -310,11 +310,11 @@ def corners(row: Row, lower: Array, upper: Array, rounded: bool = True) -> list[
 
 def simplex(row: Row, lower: Array, upper: Array) -> AxisHull | None:
     """Return the simplex of a row and the bounds of its coordinates, if it has a projection; None otherwise."""
-    found = [within(hull, lower, upper) for hull in corners(row, lower, upper, rounded=False)]
+    found = [intersected(hull, lower, upper) for hull in corner_simplices(row, lower, upper, rounded=False)]
     return next((hull for hull in found if hull is not None), None)
 
 
-def within(hull: AxisHull, lower: Array, upper: Array) -> AxisHull | None:
+def intersected(hull: AxisHull, lower: Array, upper: Array) -> AxisHull | None:
     """Return a simplex or l1 ball within bounds of its coordinates, if the result is one with a projection; None otherwise."""
     here = lower[hull.coordinates], upper[hull.coordinates]
     if not hull.is_facet:  # bounds at the anchor cut off halves

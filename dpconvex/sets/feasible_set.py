@@ -39,7 +39,7 @@ class FeasibleSet:
     @property
     def reason(self) -> str:
         """Return why there is no projection in closed form, if there is none."""
-        return f"no projection in closed form on {' and '.join(dict.fromkeys(self.region.told))}"
+        return f"no projection in closed form on {' and '.join(dict.fromkeys(self.region.texts))}"
 
     @cached_property
     def obstacle(self) -> str | None:
@@ -157,7 +157,7 @@ class FeasibleSet:
     def describe(self) -> str:
         if self.is_space:
             return "all of space"
-        lines = list(dict.fromkeys(self.region.told))
+        lines = list(dict.fromkeys(self.region.texts))
         return "\n".join(lines if self.has_projection else [*lines, f"(no projection: {self.reason})"])
 
 

@@ -166,7 +166,7 @@ def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Par
     weights, taken = np.zeros(feasible.space.dim), np.zeros(feasible.space.dim, dtype=bool)
     for part, row in sorted(parts.items(), key=lambda pair: pair[0].atom is not ABS):
         term = term_of(part, row.toarray()[0], feasible.space) if feasible.has_projection else None
-        if term is None or not fits(term, feasible) or taken[term.support].any():
+        if term is None or not combines(term, feasible) or taken[term.support].any():
             left[part] = row
         elif isinstance(term, Groups) and term.singles:
             np.add.at(weights, term.support, term.weights)
@@ -180,7 +180,7 @@ def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Par
     return [*singles, *found], left
 
 
-def fits(term: Term, feasible: FeasibleSet) -> bool:
+def combines(term: Term, feasible: FeasibleSet) -> bool:
     """Return whether projection on K after the proximal map solves the joint problem: K is free or separable there."""
     near = [piece for piece in feasible.pieces if np.isin(piece.coordinates, term.support).any()]
     singles = isinstance(term, Groups) and term.singles

@@ -120,7 +120,7 @@ class AxisHull(ConvexSet):
         return bool((self.low <= 0).all() and (self.high >= 0).all()) or (self.is_facet and bool(self.low.all()))
 
     def project(self, x: Array) -> Array:
-        """Shrink towards the anchor by multiples of 1/reach: M. Held, P. Wolfe & H. Crowder, Math. Programming 1974."""
+        """Return the projection: shrink towards the anchor by multiples of 1/reach (Held, Wolfe & Crowder, Math. Prog. 1974)."""
         y = x - self.anchor
         if self.is_facet:
             sign = np.sign(self.low)

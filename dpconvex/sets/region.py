@@ -61,7 +61,7 @@ class Region:
         for constraint in constraints:
             check_constraint(constraint)
         attributes = [pair for block in space.blocks.values() for pair in attribute_constraints(block.variable)]
-        self.told = [*(told for told, _ in attributes), *map(str, constraints)]
+        self.texts = [*(text for text, _ in attributes), *map(str, constraints)]
         self.lower, self.upper = np.full(self.dim, -np.inf), np.full(self.dim, np.inf)
         # The exact bounds, before rounding, lie between these.
         self.least, self.most = self.lower.copy(), self.upper.copy()
@@ -93,9 +93,9 @@ class Region:
         self.is_polyhedral = not self.curved and not self.cones
 
     def contradiction(self) -> TemplateError:
-        told = " and ".join(dict.fromkeys(self.told))
+        texts = " and ".join(dict.fromkeys(self.texts))
         why = "no point satisfies all constraints together, the attributes of the variables included"
-        return TemplateError(f"{why}: {told}.")
+        return TemplateError(f"{why}: {texts}.")
 
     def _read(self, constraint: Constraint) -> None:
         first, *others = constraint.args

@@ -206,13 +206,13 @@ def test_baselines_of_counts_are_least_or_refused():
 
 def test_no_multipliers_are_looked_for_where_points_are_far_away(monkeypatch):
     """Each coordinate of a cone was bounded by a program of its own, in both directions, and none was."""
-    asked, farthest = list[int](), certified_minimum.farthest
+    asked, exact = list[int](), certified_minimum.linear_bound
 
     def counted(region, blocks, goal):
         asked.append(int(abs(goal).argmax()))
-        return farthest(region, blocks, goal)
+        return exact(region, blocks, goal)
 
-    monkeypatch.setattr(certified_minimum, "farthest", counted)
+    monkeypatch.setattr(certified_minimum, "linear_bound", counted)
     w, u = cp.Variable(40, name="w"), cp.Variable(name="u")
     template = dp.Template(
         dp.Record(x=dp.Ball(40)), lambda x: x @ w, cp.sum_squares(w) + cp.square(u), [cp.norm(w) <= u]

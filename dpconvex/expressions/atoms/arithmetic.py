@@ -26,7 +26,7 @@ from dpconvex.expressions.polynomial import Polynomial, concatenate
 from dpconvex.numerics import Interval, quotient_ends
 
 
-def unrepeated(expression: Expression) -> Expression:
+def broadcast_argument(expression: Expression) -> Expression:
     """Return the scalar that an expression broadcasts; other expressions are returned unchanged."""
     while expression.atom is BROADCAST and expression.args[0].is_scalar:
         expression = expression.args[0]
@@ -34,9 +34,9 @@ def unrepeated(expression: Expression) -> Expression:
 
 
 def summed_text(expression: Expression, write: rules.Write) -> tuple[str, int]:
-    words = write(unrepeated(expression.args[0]), SUM)
+    words = write(broadcast_argument(expression.args[0]), SUM)
     for argument in expression.args[1:]:
-        term = write(unrepeated(argument), PRODUCT)
+        term = write(broadcast_argument(argument), PRODUCT)
         words += f" - {term[1:]}" if term.startswith("-") else f" + {term}"
     return words, SUM
 
@@ -100,7 +100,7 @@ def infix(symbol: str) -> Callable[[Expression, rules.Write], tuple[str, int]]:
     return lambda e, write: (f"{write(e.args[0], PRODUCT)} {symbol} {write(e.args[1], SIGN)}", PRODUCT)
 
 
-def combined(
+def sums_of_products(
     expression: Expression, arguments: list[rules.Entries], pairs: Iterable[Iterable[tuple[int, int]]]
 ) -> rules.Entries:
     """Return, for each entry of the result, the sum of products over its pairs; at most one factor contains variables."""
@@ -126,7 +126,7 @@ MULTIPLY = AtomDefinition(
     monotonicity=lambda expression, k, signs: signs[1 - k],
     to_string=infix("*"),
     expand=lambda expander, e: expander.expand(e.args[0]).times(expander.expand(e.args[1])),
-    bounds=lambda e, arguments: combined(e, arguments, [[(k, k)] for k in range(e.size)]),
+    bounds=lambda e, arguments: sums_of_products(e, arguments, [[(k, k)] for k in range(e.size)]),
     entrywise=True,
 )
 
@@ -149,10 +149,10 @@ def quotient(expander: Any, expression: Expression) -> Polynomial:
 def divided(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
     if any(by.value.low <= 0 <= by.value.high for by in arguments[1]):
         raise NotPrivate("the divisor can reach zero", None, "bound the divisor away from zero by its declared domain")
-    return [over(entry, by.value) for entry, by in zip(*arguments, strict=True)]
+    return [divided_by(entry, by.value) for entry, by in zip(*arguments, strict=True)]
 
 
-def over(entry: AbstractValue, by: Interval) -> AbstractValue:
+def divided_by(entry: AbstractValue, by: Interval) -> AbstractValue:
     """Divide by an interval without zero.  The slack of gradients covers the rounding of a single inverse."""
     inverse = Interval(float(quotient_ends(1.0, by.high)[0]), float(quotient_ends(1.0, by.low)[1]))
     factor = Interval(1.0 / by.low, 1.0 / by.low) if by.low == by.high else inverse
@@ -224,7 +224,7 @@ MATMUL = AtomDefinition(
     monotonicity=lambda expression, k, signs: signs[1 - k],
     to_string=infix("@"),
     expand=lambda expander, e: expander.expand(e.args[0]).matmul(expander.expand(e.args[1]), e.shape),
-    bounds=lambda e, arguments: combined(e, arguments, factors(e)),
+    bounds=lambda e, arguments: sums_of_products(e, arguments, factors(e)),
 )
 
 

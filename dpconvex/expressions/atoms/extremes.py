@@ -30,7 +30,7 @@ def largest(expression: Expression, group: rules.Entries) -> AbstractValue:
     # The margin covers rounding: dropped entries are not the computed maximum either.
     alive = [e for e in group if not e.value.high < floor - APART * (abs(e.value.high) + abs(floor))]
     if len(alive) == 1:
-        return replace(alive[0], value=value, behind=None, together=None)
+        return replace(alive[0], value=value, behind=None, array_norm=None)
     curved = [entry for entry in alive if entry.terms]
     if not curved:
         return AbstractValue(value)

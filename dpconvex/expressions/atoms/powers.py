@@ -81,7 +81,7 @@ def absolute_value(expression: Expression, entry: AbstractValue) -> AbstractValu
     remedy = f"cp.huber(m, M) rounds the corner off; {rules.NO_SMOOTHNESS}"
     kink = NonsmoothPoint("the absolute value is not differentiable at 0", expression, remedy)
     found = entry.through(Interval(0.0, max(-low, high)), Interval(-1.0, 1.0), 0.0, kink=kink)
-    return replace(found, together=entry.together)  # its norm is the same
+    return replace(found, array_norm=entry.array_norm)  # its norm is the same
 
 
 ABS = AtomDefinition(
@@ -225,7 +225,7 @@ def square(a: Any) -> Expression:
     return power(a, 2.0)
 
 
-def tried(expression: Expression) -> Any:
+def checked_declaration(expression: Expression) -> Any:
     """Return the declaration of a user's function. Raise if the sampled function violates it."""
     declaration = expression.option("declaration")
     try:
@@ -241,7 +241,7 @@ def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
 
 
 def declared_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
-    declaration = tried(expression)
+    declaration = checked_declaration(expression)
     value, slope = Interval(declaration.lower, float("inf")), Interval(*declaration.slope)
     return entry.through(value, slope, declaration.curvature)
 
@@ -249,7 +249,7 @@ def declared_rule(expression: Expression, entry: AbstractValue) -> AbstractValue
 DECLARED: AtomDefinition = AtomDefinition(
     name="declared",
     shape=lambda shape, declaration: shape,
-    value=lambda xp, e, a: tried(e).evaluate(a, 0, xp),
+    value=lambda xp, e, a: checked_declaration(e).evaluate(a, 0, xp),
     to_cvxpy=None,  # it has no conic form
     vjp=lambda e, value, slope, a: [slope * e.option("declaration").evaluate(a, 1)],
     from_cvxpy={

@@ -209,7 +209,7 @@ def ball_of(group: Entries, what: str, size: float) -> GradientSet:
 
 def norm_of(entries: Sequence[AbstractValue]) -> float:
     """Return a bound on the Euclidean norm of entries, or of their positive parts; infinite unless all are of one array."""
-    found = [entry.together for entry in entries if entry.together is not None]
+    found = [entry.array_norm for entry in entries if entry.array_norm is not None]
     if not found or len(found) < len(entries) or any(array is not found[0][0] for array, _ in found):
         return np.inf
     return found[0][0]([place for _, place in found])
