@@ -143,7 +143,7 @@ def coefficients(chosen: argparse.Namespace) -> None:
                 raise NotConverged(f"{error} Nothing was charged; --anyway releases intervals regardless.") from None
     rows = list(effects(release, found))
     require(rows, f"{chosen.model}: its learner must have one score, linear in named columns.")
-    ends = [[low, high] if high > low else None for *_, low, high in rows]
+    ends = [[low, high] if found and high >= low else None for *_, low, high in rows]
     listed = [{"name": n, "change": c, "effect": v, "interval": e} for (n, c, v, *_), e in zip(rows, ends, strict=True)]
     wide, long = (max(map(len, texts)) for texts in list(zip(*rows, strict=True))[:2])
     reach = ("" if not found else f"  {own[0]:.4g} to {own[1]:.4g}" if own else "  not determined" for own in ends)

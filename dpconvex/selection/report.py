@@ -20,7 +20,7 @@ from dpconvex.fitting.release import Release, functions_of
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.model.privacy import Privacy
 from dpconvex.selection.evaluation import Evaluation
-from dpconvex.util.arguments import instance
+from dpconvex.util.arguments import instance, require
 from dpconvex.util.charts import chart, interval
 from dpconvex.util.markup import digits, upward
 from dpconvex.util.places import replaceable, write_whole
@@ -169,7 +169,7 @@ def learnt_section(release: Release, shapes: Mapping[Any, Any], coefficients: Co
     if coefficients is not None and not coefficients.private:
         yield warning(f"These intervals are not private: {coefficients.status}.")
     if rows:
-        most = max(abs(number) for _, _, *numbers in rows for number in numbers) or 1.0
+        most = float(np.nanmax(np.abs([numbers for _, _, *numbers in rows]))) or 1.0
         means = "a number, over the range that is named; a level, where it is there"
         yield f"<p>What a column adds to {escape(effect_unit(release)[1])}: {means}.</p>"
         hidden = ", ".join(name for name, *_, low, high in rows if not high >= low)
@@ -231,10 +231,12 @@ def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tup
     if weights is None or weights.ndim != 1 or names is None or len(names) != len(weights):
         return
     rows = [] if coefficients is None else coefficients.rows()
-    known = {
-        name: (value, low, high) for name, value, _, _, low, high in rows if high > low
-    }  # without an interval, the fitted value
-    found = np.array([known.get(f"w[{k}]", (value, value, value)) for k, value in enumerate(weights)])
+    known = {name: (value, low, high) for name, value, _, _, low, high in rows}
+    places = [f"w[{k}]" for k in range(len(weights))]
+    said = "these coefficients are not those of the release's parameters; pass what dp.intervals returned for it."
+    require(not rows or known.keys() >= set(places), said)
+    found = np.array([known.get(name, (value, value, value)) for name, value in zip(places, weights, strict=True)])
+    found[:, 0] = np.where(np.isnan(found[:, 0]), weights, found[:, 0])  # undetermined, with the fitted value
     known_changes = [(1.0, "")] * len(found)
     if schema is not None:
         length = 1.0 if schema.unit else schema.norm_bound
