@@ -1,4 +1,4 @@
-"""Converts CVXPY expressions and constraints exactly, or raises; no other file inspects CVXPY's expression trees."""
+"""Converts CVXPY expressions and constraints exactly to core expressions, or raises."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -70,7 +70,7 @@ class Analysis:
 
     @cached_property
     def rounding(self) -> dict[int, Array]:
-        """Return bounds on the rounding errors of each leaf's entries with cancelling terms, by the id of its polynomial."""
+        """Return bounds on the rounding errors of leaf entries with cancelling terms, by the id of the leaf's polynomial."""
         leaves = self.form.every_leaf
         return {id(self.expander.expand(leaf)): self.expander.rounding(leaf, self.form.reach)[0] for leaf in leaves}
 

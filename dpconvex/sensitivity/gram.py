@@ -42,7 +42,7 @@ class GradientGram:
 
     `rows`: rows of `A_z` by leaf, in generator coordinates; `upper`: an upper bound (Loewner order) on the Gram matrix of the
     generators at every record; `rounding`: rounding errors of inner products, per unit of the coordinates of two generators;
-    `errors`: distance of rows from their generator coordinates, per unit of each coordinate; `exact`: whether that is 0.
+    `errors`: distance of rows from their generator coordinates, per unit coordinate; `exact`: whether rows are exact multiples.
     """
 
     def __init__(self, leaves: list[Polynomial], space: Space, bases: RecordVariables) -> None:
@@ -70,7 +70,7 @@ class GradientGram:
         self._share_length(generators)
 
     def _lengths(self, generators: list[GradientBasis]) -> Array:
-        """Return bounds on the norm of each generator with absolute coefficients and monomials."""
+        """Return bounds on the norm of each generator with absolute coefficients."""
         known: dict[bytes, float] = {}
         for generator in generators:
             if generator.key not in known:

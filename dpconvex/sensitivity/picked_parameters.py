@@ -50,7 +50,7 @@ class Term(NamedTuple):
 
 @once
 def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
-    """Return the form with new fields in place of picked parameters and of idle discrete fields, and the new fields."""
+    """Return the form with picked parameters as products with new fields, without idle discrete fields; and the new fields."""
     template, given = form.template, [multiply_out(loss) for loss in form.losses]
     parts = [dict(terms(loss)) for loss in given]
     common = set.intersection(*(set(part.values()) for part in parts))

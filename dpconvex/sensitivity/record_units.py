@@ -22,7 +22,7 @@ SHORTER = 0.99  # Units change only if the mean ratio of new to old row lengths 
 
 
 def in_best_units(raw: Expander, template: Template, leaves: Sequence[Expression], extent: Array) -> Expander:
-    """Return the expander in the candidate units with the shortest rows; units that lengthen a row are no candidates."""
+    """Return the expander in candidate units with the shortest rows, none longer than before; `raw` if none is shorter."""
     domains, best, least = template.record.continuous, raw, SHORTER
     boxes = [base for base in raw.bases.bases if isinstance(domains.get(base.name), Box)]
     candidates = list(candidate_units([raw.expand(leaf) for leaf in leaves], raw.bases, boxes)) if boxes else []
