@@ -211,7 +211,7 @@ def test_steps_end_in_a_release_or_a_refusal_whatever_the_noisy_answers_are(monk
         size = np.minimum(2.0 ** answers.uniform(0, 62, len(sums)), 2.0**61)
         return (size * answers.choice([-1, 1], len(sums))).astype(np.int64)
 
-    monkeypatch.setattr("dpconvex.mechanisms.noisy_queries.drawn", drawn)
+    monkeypatch.setattr("dpconvex.mechanisms.noisy_queries.add_integer_noise", drawn)
     data = {"x": X[:20], "y": TARGETS[:20]}
     for _ in range(30):
         try:
