@@ -205,7 +205,9 @@ class AdaptiveDescent:
             self.binds |= self.constrained and moved > BINDING * float(np.linalg.norm(free))
         self.contraction *= abs(1 - rate * self.unclipped)
         self.variance = (1 - rate * self.metric.signal) ** 2 * self.variance + (rate * deviation) ** 2
-        stays = 1 - np.minimum(rate * self.metric.denoised, 1.0)
+        # Steps turned back and became slower since the curvature is more than is believed, unless it is known
+        nearer = rate * (self.slowdown if self.public.curvature_varies else 1.0)
+        stays = 1 - np.minimum(nearer * self.metric.denoised, 1.0)
         self.denoised, self.remaining = stays**2 * self.denoised + (rate * deviation) ** 2, stays * self.remaining
 
     def _set_clip(self, t: int) -> None:
@@ -277,6 +279,9 @@ class AdaptiveDescent:
         part = min(1.0, FEWER / self.many) * (1 - 1 / (2 * metric.effective_dim * self.columns))
         weights = np.maximum(metric.denoised, MIN_SIGNAL)
         done, shorter = float(weights @ (1 - self.remaining) / weights.sum()), 1.0
+        # Where noise hides all lengths of slopes, clips may be far too long, and steps of squares with them.
+        if self.lengths.are_hidden and self.columns == 1 and not self.public.curvature_varies:
+            done, self.fits_length = 1.0, False
         if self.form is None:
             noise = part * self.columns * self.denoised * (self.binding_noise if self.binds else 1.0)
             self.point, shorter = james_stein(whole, noise, weights, self.constant, self.anchor, done)

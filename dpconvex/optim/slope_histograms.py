@@ -115,6 +115,11 @@ class LengthHistograms:
     # The largest public slopes, up and down, where all add up to about 0, so that seen ones tell of hidden ones.
     longest: tuple[float, float] | None = None
 
+    @property
+    def are_hidden(self) -> bool:
+        """Whether noise hides lengths, whatever they are."""
+        return self.number < BELIEVED * self.deviation
+
     def sides(self, counts: Array) -> tuple[float, float, float]:
         """Return how far slopes are on one side, from 0 to 1, their sum, and their mean length, but for a few long ones."""
         for width in (1, 2, 4, 8) if self.number > FAR_OUT * self.deviation else ():  # Else only noise stands out

@@ -1,6 +1,7 @@
 """What steps release of few records: never much worse than a constant, and better where records can tell more."""
 
 import itertools
+import math
 import re
 import warnings
 
@@ -353,3 +354,21 @@ def test_noise_on_gradients_is_not_taken_for_sampling():
         errors = dp.intervals(learner, None, data, privacy, size=size, seed=seed)
         found.append(np.nanmean(errors.standard_errors**2 - errors.noise_errors**2))
     assert 0.9 < np.sqrt(np.mean(found)) * np.sqrt(size / 36) / 2 < 1.2
+
+
+@pytest.mark.parametrize(
+    ("loss", "wide", "features", "K", "epsilon", "most"),
+    [(cp.abs, 60, 5, math.inf, 1.0, 0.2), (cp.square, 30, 6, 10.0, 0.3, 1.6)],
+    ids=["slow", "blind"],
+)
+def test_steps_in_wide_bounds_are_shortened_by_their_noise_alone(loss, wide, features, K, epsilon, most):
+    """Steps that became slower seemed to keep all noise, and lost half of the gain.  Short ones of squares were made longer."""
+    w, lost = cp.Variable(features, name="w"), []
+    record, held = dp.Record(x=dp.Ball(features), y=dp.Box(-wide, wide)), [] if math.isinf(K) else [cp.norm(w) <= K]
+    template = dp.Template(record, lambda x, y: loss(y - x @ w), 1e-6 * cp.sum_squares(w), held)
+    for seed in range(8):
+        x, y = drawn(300, features, 0.9, seed)
+        best = np.linalg.lstsq(x, y, rcond=None)[0]
+        found = dp.solve(template, {"x": x, "y": y}, dp.Privacy(epsilon, 1e-5), seed=seed)["w"]
+        lost.append(np.sum((x @ (found - best)) ** 2) / np.sum((x @ best) ** 2))
+    assert np.mean(lost) < most
