@@ -181,7 +181,7 @@ def test_a_pure_ridge_with_wide_bounds_is_better_than_a_constant():
     assert any("range" in fact or "moved" in fact for fact in certificate.check().trusted)
     forged = json.loads(certificate.proof)
     forged["claim"]["settings"]["epsilon_of_the_range"] = float(1.01 * paid).hex()
-    with pytest.raises(Rejected, match="is left"):
+    with pytest.raises(Rejected, match="remaining guarantee"):
         check(json.dumps(forged).encode())
 
 

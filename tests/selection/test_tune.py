@@ -77,7 +77,7 @@ def test_the_certificate_of_a_choice_believes_no_event_of_the_fit(adjacency):
     assert found.risk(0.4) <= np.exp(-1) * 0.6 + 1e-9
     assert found.for_group(1, delta=0.08).epsilon > 0.8
     ledger = dp.Budget(dp.Privacy(5.0, 1e-6, adjacency), accounting="gaussian")
-    with pytest.raises(dp.BudgetExceeded, match=r"alone is epsilon = 6\.2"):  # it took 31 of the fit's events
+    with pytest.raises(dp.BudgetExceeded, match=r"alone costs epsilon = 6\.2"):  # it took 31 of the fit's events
         ledger.spend(found.privacy, "tuned", found.event)
     assert found.size == 50
     text = f"{found}\n{found.explain()}"
