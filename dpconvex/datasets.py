@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.data.columns import dense
 from dpconvex.data.domains import Box
-from dpconvex.data.encoded import carrying
+from dpconvex.data.encoded import with_origin
 from dpconvex.data.record import Record
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.util.arguments import NOT_AN_ARRAY, require, retold
+from dpconvex.util.arguments import NOT_AN_ARRAY, recast, require
 from dpconvex.util.arrays import Array
 
 __all__ = ["adult", "breast_cancer", "unit_ball"]
@@ -134,13 +134,13 @@ def unit_ball(X: ArrayLike, lower: ArrayLike, upper: ArrayLike, clip: bool = Fal
     array([[-0.5, -0.5, -0.5,  0.5],
            [ 0. ,  0. ,  0. ,  0. ]])
     """
-    with retold("unit_ball: X must have shape (n, d), and bounds one number or d", *NOT_AN_ARRAY, kind=TemplateError):
+    with recast("unit_ball: X must have shape (n, d), and bounds one number or d", *NOT_AN_ARRAY, kind=TemplateError):
         shape = np.shape(X)
         low, high = (np.broadcast_to(np.asarray(bound, dtype=float), shape[1:]) for bound in (lower, upper))
     require(len(shape) == 2 and shape[1] != 0, f"unit_ball: X must have shape (n, d), not {shape}.")
     require((low < high).all(), "unit_ball: every lower bound must be below its upper bound; drop constant features.")
     values = dense(Record(x=Box(low, high)).validate({"x": X}, clip=clip).fields["x"][:])
-    return carrying(((values - low) / (high - low) - 0.5) / (np.sqrt(shape[1]) / 2), X)
+    return with_origin(((values - low) / (high - low) - 0.5) / (np.sqrt(shape[1]) / 2), X)
 
 
 def drawn_shapes(count: int, shape: tuple[int, int] = (28, 28), seed: int = 0) -> NDArray[np.float32]:

@@ -14,7 +14,7 @@ from dpconvex.fitting.solve import solve
 from dpconvex.fitting.verify import verify
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import between, instance, number, require, retold
+from dpconvex.util.arguments import between, instance, number, recast, require
 from dpconvex.util.plain_data import is_whole
 
 __all__ = ["charge", "dp_event", "opendp"]
@@ -23,7 +23,7 @@ WITHIN, MOST, UP = 32.0, 1000, 1 + 1e-15
 
 
 def library() -> Any:
-    with retold("events need dp-accounting: pip install 'dpconvex[interop]'", ImportError):
+    with recast("events need dp-accounting: pip install 'dpconvex[interop]'", ImportError):
         import dp_accounting.pld
     return dp_accounting
 

@@ -242,6 +242,6 @@ def interval_sums(entry: Indices, low: Array, high: Array, size: int) -> Ends:
     return least, most
 
 
-def grid_of(bound: float, bits: int) -> float:
+def grid_step(bound: float, bits: int) -> float:
     """Return the power of two u for which numbers up to `bound` are at most 2^bits times u."""
     return 2.0 ** (math.ceil(math.log2(bound)) - bits)

@@ -18,10 +18,10 @@ from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
 from dpconvex.model.privacy import Privacy, text
 from dpconvex.noise.gaussian import gaussian_delta, grid_loss
 from dpconvex.numerics import TAIL_SLACK
-from dpconvex.util.arguments import instance, require, retold
-from dpconvex.util.markup import aligned, bar, paragraph, upward
+from dpconvex.util.arguments import instance, recast, require
+from dpconvex.util.markup import html_table, paragraph, progress_bar, upward
 from dpconvex.util.places import replaceable
-from dpconvex.util.plain_data import built, is_real
+from dpconvex.util.plain_data import build, is_real
 from dpconvex.util.runtime import Interrupt, this_process
 
 VERSION = 1
@@ -267,8 +267,8 @@ class Budget:
         rows += [("spent in all", *map(upward, spent), ""), ("left", *(upward(-part)[1:] for part in left), "")]
         part = spent.epsilon / self.privacy.epsilon
         head = paragraph("Budget", f": {self.privacy}; {self._rule.name} accounting ({self._rule.says})")
-        table = aligned(["release", "epsilon", "delta", "accounted as"], rows, numbers=(1, 2))
-        return f"{head}<p>{bar(part)} {100 * part:.0f} % spent</p>{table}"
+        table = html_table(["release", "epsilon", "delta", "accounted as"], rows, numbers=(1, 2))
+        return f"{head}<p>{progress_bar(part)} {100 * part:.0f} % spent</p>{table}"
 
     def __str__(self) -> str:
         found, sums = self._now()
@@ -333,7 +333,7 @@ def charge_schema(budget: Budget | None, learnt: Learnt | None) -> None:
 
 def schema_cost(learnt: Learnt) -> tuple[Privacy, Event]:
     """Return the guarantee and the event of a learnt schema.  Raise unless the event costs the guarantee, at most and nearly."""
-    promise, event = built(Privacy, learnt.privacy, where="the cost of the schema"), event_of(learnt.event)
+    promise, event = build(Privacy, learnt.privacy, where="the cost of the schema"), event_of(learnt.event)
     lost = tails_delta(sum(count * probability for probability, count in tail_counts(event)), promise.epsilon)
     rare = RARE * promise.delta + grid_loss(promise.epsilon)
     spent = gaussian_delta(promise.epsilon, event.level()[0]) + lost
@@ -350,8 +350,8 @@ def amount_text(amount: Amount | Privacy) -> str:
 
 def rule_in(line: tuple[bytes, bytes], path: object) -> Basic:
     """Return the composition rule, with its total, that the first line of a ledger states."""
-    with retold(f"{path}, line 1: not the ledger of a privacy budget", ValueError):
-        head = built(dict[str, Any], file_ledger.decoded(*line))
+    with recast(f"{path}, line 1: not the ledger of a privacy budget", ValueError):
+        head = build(dict[str, Any], file_ledger.decoded(*line))
         kind, version = head.pop("ledger", None), head.pop("version", None)
         if (kind, version, type(version)) != ("dpconvex", VERSION, int):
             raise TemplateError(f"its header names {kind!r}, version {version!r}, not 'dpconvex', version {VERSION}")
@@ -366,15 +366,15 @@ def spends_in(
     total, made = rule.total.to_dict(), dict[str, tuple[Any, Any]]()  # parsed costs, by text
     try:
         for line in lines:
-            spend = built(dict[str, Any], file_ledger.decoded(*line))
+            spend = build(dict[str, Any], file_ledger.decoded(*line))
             if "moved" in spend:
                 remedy = "open that one, or repeat the move if it does not exist"
                 raise DPConvexError(f"{path}: this ledger was moved to {spend['moved']}; {remedy}.")
             cost = {name: spend.pop(name, None) for name in ("epsilon", "delta", "event")}
             if (text_of := repr(cost)) not in made:
                 event = cost.pop("event")
-                made[text_of] = built(Privacy, {**total, **cost}), None if event is None else event_of(event)
-            entries.append(built(Entry, spend | dict(zip(("privacy", "event"), made[text_of], strict=True)), AS_IT_IS))
+                made[text_of] = build(Privacy, {**total, **cost}), None if event is None else event_of(event)
+            entries.append(build(Entry, spend | dict(zip(("privacy", "event"), made[text_of], strict=True)), AS_IT_IS))
     except ValueError as error:
         where = f"{path}, line {before + 2 + len(entries)}"
         raise DPConvexError(f"{where}: not an entry with a label and a guarantee ({error}).") from error

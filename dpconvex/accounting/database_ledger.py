@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.util.arguments import require, retold
+from dpconvex.util.arguments import recast, require
 
 PATIENCE = 60.0  # Seconds for which conflicts are retried, and lost commits looked up
 KINDS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
@@ -67,7 +67,7 @@ class DatabaseLedger:
     """A ledger in a database; `?ledger=NAME` at the end of the address selects one of several ledgers."""
 
     def __init__(self, address: str) -> None:
-        with retold("a ledger in a database needs SQLAlchemy: pip install 'dpconvex[ledger]'", ImportError):
+        with recast("a ledger in a database needs SQLAlchemy: pip install 'dpconvex[ledger]'", ImportError):
             import sqlalchemy as sa
         forms = "write 'sqlite:///spent.db' or 'postgresql://user@host/database'"
         try:
@@ -186,7 +186,7 @@ class DatabaseLedger:
 
     def _place(self) -> tuple[int, int]:
         said = f"{self}: the ledger cannot be opened; restore it, or state a total to make a new one"
-        with retold(said, OSError):
+        with recast(said, OSError):
             found = os.stat(self.file or "")
         return found.st_dev, found.st_ino
 
@@ -200,7 +200,7 @@ class DatabaseLedger:
         options: Any = {"timeout": PATIENCE} if self.file is not None else CUT | dict(self._url.query)
         level: Any = {"isolation_level": "SERIALIZABLE"} if writing else {}
         level |= {"poolclass": sa.NullPool, "hide_parameters": True}
-        with retold(f"{self}: PostgreSQL needs psycopg: pip install 'dpconvex[ledger]'", ImportError):
+        with recast(f"{self}: PostgreSQL needs psycopg: pip install 'dpconvex[ledger]'", ImportError):
             engine = sa.create_engine(self._url, connect_args=options, **level)
         try:
             with engine.connect() as connection:

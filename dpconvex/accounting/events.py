@@ -16,7 +16,7 @@ from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, sw
 from dpconvex.numerics import SUM_SLACK
 from dpconvex.util.arguments import require
 from dpconvex.util.markup import upward
-from dpconvex.util.plain_data import built, is_real, names_of
+from dpconvex.util.plain_data import build, is_real, names_of
 
 SMALLEST = 1e-12  # Smaller Gaussian shifts and epsilons are rounded up to this, to tabulate their profiles
 DEEPEST = 50  # Largest depth of nested compositions in a file
@@ -268,7 +268,7 @@ def event_of(values: Any, depth: int = 0) -> Event:
     given = {name: value for name, value in values.items() if name != "kind"}
     if set(given) != names_of(cls)[0] or [] in given.values():  # type: ignore[arg-type]
         raise TemplateError(f"an event of kind {kind!r} has wrong fields, {sorted(given)}, or an empty one")
-    return cast(Event, built(cls, given, {Event: lambda part: event_of(part, depth + 1)}, f"an event of kind {kind!r}"))
+    return cast(Event, build(cls, given, {Event: lambda part: event_of(part, depth + 1)}, f"an event of kind {kind!r}"))
 
 
 def plain(value: Any) -> Any:

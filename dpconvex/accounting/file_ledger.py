@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dpconvex.errors import DPConvexError
-from dpconvex.util.arguments import require, retold
-from dpconvex.util.places import distinct, write_whole
+from dpconvex.util.arguments import recast, require
+from dpconvex.util.places import unique_fields, write_atomically
 
 
 def line_of(fields: Mapping[str, Any], content: bytes = b"") -> bytes:
@@ -69,7 +69,7 @@ class FileLedger:
         try:
             if not (self.address.exists() or self.address.is_symlink()):
                 with suppress(FileExistsError):  # another process was first
-                    write_whole(self.address, content, over=False)
+                    write_atomically(self.address, content, over=False)
         except OSError as error:
             raise failed(self.address, "made", error) from error
 
@@ -92,7 +92,7 @@ def locked(path: Path, writing: bool = True) -> Iterator[int]:
     A missing ledger is an error, as a new one would lose its entries.  If the file was replaced while waiting for the lock,
     open the new one.
     """
-    with retold("this platform has no POSIX file locks; keep the budget without a path", ImportError):
+    with recast("this platform has no POSIX file locks; keep the budget without a path", ImportError):
         import fcntl
     mode, lock = (os.O_RDWR | os.O_APPEND, fcntl.LOCK_EX) if writing else (os.O_RDONLY | os.O_NONBLOCK, fcntl.LOCK_SH)
     while True:
@@ -101,7 +101,7 @@ def locked(path: Path, writing: bool = True) -> Iterator[int]:
         except OSError as error:
             raise failed(path, "opened" if writing else "read", error) from error
         try:
-            with retold(f"{path}: the ledger cannot be locked; keep it on a disk of this machine", OSError):
+            with recast(f"{path}: the ledger cannot be locked; keep it on a disk of this machine", OSError):
                 fcntl.flock(descriptor, lock)
             if not is_at(descriptor, path):
                 continue
@@ -133,7 +133,7 @@ def append(descriptor: int, data: bytes, path: Path) -> None:
         os.ftruncate(descriptor, size)
         why = f"the spend could not be recorded ({error.strerror}), and a partial write was undone"
         raise DPConvexError(f"{path}: {why}; release nothing.") from error
-    with retold(f"{path}: the entry was written, but perhaps not to the disk; it counts, but release nothing", OSError):
+    with recast(f"{path}: the entry was written, but perhaps not to the disk; it counts, but release nothing", OSError):
         os.fsync(descriptor)
 
 
@@ -174,7 +174,7 @@ def lines_of(content: bytes, path: object, start: int = 0) -> list[tuple[bytes, 
 def decoded(line: bytes, before: bytes) -> Any:
     """Return the JSON value of a line, or raise `ValueError`; the checksum also covers `before`, the line before."""
     try:
-        value = json.loads(line, object_pairs_hook=distinct)
+        value = json.loads(line, object_pairs_hook=unique_fields)
     except RecursionError as error:
         raise ValueError("its brackets are nested too deeply") from error
     if line != sealed(line[:-28] + b"}", before):

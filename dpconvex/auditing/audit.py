@@ -24,7 +24,7 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.recipe import Automatic
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
-from dpconvex.model.people import for_promise
+from dpconvex.model.people import template_to_fit
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
@@ -107,7 +107,7 @@ def audit(
     rng = np.random.default_rng(seed)
     units = share is None and not runs
     check_privacy("audit of a mixture, or by runs,", privacy, units)
-    template = for_promise(template, privacy)
+    template = template_to_fit(template, privacy)
     if share is None:
         found = FitOptions(mechanism, residual_noise, units=units).prove(template, privacy, int(size))
         template, chosen, certificate = found.template, found.mechanism, found.certificate

@@ -16,7 +16,7 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sets.region import slope_of
 from dpconvex.util.arguments import COUNT, instance, refuse, require
 from dpconvex.util.arrays import Array
-from dpconvex.util.markup import aligned, paragraph
+from dpconvex.util.markup import html_table, paragraph
 
 # Certified constants cover rounding by a relative 1e-11; a relative excess above this is not rounding.
 TOLERANCE = 1e-9
@@ -78,7 +78,7 @@ class Falsification(dict[str, Finding]):
         return "\n".join(["The attack broke no constant.", "", *table_lines(HEAD, self._rows())])
 
     def _repr_html_(self) -> str:
-        return paragraph("The attack broke no constant.") + aligned(HEAD, self._rows(), numbers=(1, 2, 3))
+        return paragraph("The attack broke no constant.") + html_table(HEAD, self._rows(), numbers=(1, 2, 3))
 
 
 def falsify(

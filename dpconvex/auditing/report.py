@@ -11,7 +11,7 @@ import numpy as np
 from dpconvex.auditing.laws import Masses
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arrays import Array
-from dpconvex.util.markup import aligned, paragraph
+from dpconvex.util.markup import html_table, paragraph
 
 Place = Mapping[str, Any] | None
 Row = tuple[str, str, str, str]
@@ -128,7 +128,7 @@ class Audit:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return paragraph(self.verdict) + aligned(HEAD, self._rows(), numbers=(1, 2, 3))
+        return paragraph(self.verdict) + html_table(HEAD, self._rows(), numbers=(1, 2, 3))
 
     def _rows(self) -> Iterator[Row]:
         return (row for attack in self.attacks for row in attack.rows())

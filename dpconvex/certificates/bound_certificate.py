@@ -16,7 +16,7 @@ from dpconvex.noise.discrete import LAPLACE, discrete_laplace, measurement
 from dpconvex.numerics import TAIL_SLACK, float_down
 from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import built
+from dpconvex.util.plain_data import build
 
 FINENESS = 1024  # Grid steps per sensitivity and entry: rounding adds less than a thousandth of the sensitivity
 LONGEST = 2**62  # Largest integer drawn: OpenDP's integers have 64 bits
@@ -139,7 +139,7 @@ class BoundCertificate(Printed):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        return cast(Self, built(cls, data))
+        return cast(Self, build(cls, data))
 
 
 def bound_certificate(privacy: Privacy, bounds: dict[str, tuple[float, int]], texts: list[str]) -> BoundCertificate:

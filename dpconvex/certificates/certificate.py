@@ -24,8 +24,8 @@ from dpconvex.checker.reading import Rejected
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
-from dpconvex.util.arguments import require, retold, whole
-from dpconvex.util.plain_data import built, finite
+from dpconvex.util.arguments import recast, require, whole
+from dpconvex.util.plain_data import build, without_missing
 
 MOST_PEOPLE = 10**6  # Largest group for group privacy
 FEW = 4.0  # Value of n mu / p below which answers are often no better than a constant's: measured (docs/choosing.md)
@@ -275,23 +275,23 @@ class Certificate(CertificateText):
         """Rebuild a certificate from `to_dict`.  An event that contradicts the numbers is dropped."""
         data = dict(data)
         require(not data.pop("whitening", None), "its records were whitened, which this version does not do: fit again")
-        learnt = built(Learnt | None, data.pop("learnt", None), where="the cost of the schema")
+        learnt = build(Learnt | None, data.pop("learnt", None), where="the cost of the schema")
         charge_schema(None, learnt)  # raises if the cost was edited
-        found = cast(Certificate, built(cls, data, {Event: event_of}))
+        found = cast(Certificate, build(cls, data, {Event: event_of}))
         return found.copied(event=confirmed_event(found)).with_costs(learnt)
 
     def to_json(self) -> str:
         """Return the finite numbers and the proof as JSON.  `dpconvex check` replays the proof (docs/interop.md)."""
         if self.proof is None:
             raise DPConvexError(f"to_json: {self._written[1]}.")
-        certificate, proof = finite(self.to_dict()), json.loads(self.proof)
+        certificate, proof = without_missing(self.to_dict()), json.loads(self.proof)
         return json.dumps({"format": FORMAT, "certificate": certificate, "proof": proof}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Certificate:
         """Read the output of `to_json`.  Its numbers must equal those of the proof; `check` replays the proof."""
         kinds = (Rejected, TemplateError, ArithmeticError, AttributeError, RecursionError, TypeError, ValueError)
-        with retold("from_json: no certificate that this version wrote", *kinds):
+        with recast("from_json: no certificate that this version wrote", *kinds):
             data, proof = certificate_and_proof(text.encode())
             return cls.from_dict(data).with_proof(proof)
 

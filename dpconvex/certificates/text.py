@@ -13,7 +13,7 @@ from dpconvex.accounting.events import Approximate, Composition, Event
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.checker import Report, check
 from dpconvex.model.privacy import Privacy, text
-from dpconvex.util.markup import aligned, brief, details, listing, paragraph, upward
+from dpconvex.util.markup import details, html_list, html_table, paragraph, shorten_numbers, upward
 
 Rows = Iterator[tuple[str, str, str]]
 # Names of settings: the mean number of runs if the best of several is released, and the epsilon of a target's range.
@@ -79,7 +79,7 @@ def source(root: Derivation, key: str) -> str:
 
 
 def tree(step: Derivation) -> str:
-    head = html.escape(brief(next(iter(step.lines())).strip()))
+    head = html.escape(shorten_numbers(next(iter(step.lines())).strip()))
     return f"<ul><li>{head}{''.join(tree(child) for child in step.children)}</li></ul>"
 
 
@@ -129,14 +129,14 @@ class Printed:
 
     def _repr_html_(self: Any) -> str:
         spent, advice = list(self.spending()), getattr(self, "advice", ())
-        paid = paragraph("How epsilon is spent") + aligned(["epsilon", "share", "pays for"], spent, numbers=(0, 1))
-        return aligned(["certificate", ""], self.lines(), numbers=()) + details(
+        paid = paragraph("How epsilon is spent") + html_table(["epsilon", "share", "pays for"], spent, numbers=(0, 1))
+        return html_table(["certificate", ""], self.lines(), numbers=()) + details(
             "proof",
-            aligned(["constant", "value", "from"], self.rows())
+            html_table(["constant", "value", "from"], self.rows())
             + (paid if spent else "")
-            + (listing(advice) if advice else "")
+            + (html_list(advice) if advice else "")
             + details("derivation", tree(self.derivation))
-            + details("assumptions", listing(self.assumptions)),
+            + details("assumptions", html_list(self.assumptions)),
         )
 
 

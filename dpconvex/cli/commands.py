@@ -28,8 +28,8 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.recipe import clipped_steps
 from dpconvex.model.people import People
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import instance, one_of, refuse, require, retold
-from dpconvex.util.places import writable, write_whole
+from dpconvex.util.arguments import instance, one_of, recast, refuse, require
+from dpconvex.util.places import writable, write_atomically
 from dpconvex.util.runtime import Interrupt, Stage
 
 SHARE = 0.2  # Share of a guarantee for the components of a mixture
@@ -79,7 +79,7 @@ def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str]
 
     def write(text: str) -> None:
         Interrupt.close()
-        sys.stdout.write(text) if out is None else write_whole(out, text.encode("utf-8"))
+        sys.stdout.write(text) if out is None else write_atomically(out, text.encode("utf-8"))
 
     return write
 
@@ -320,7 +320,7 @@ def curved(learner: Template, model: Any) -> Declared:
 
 def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     if problem in CURVES:
-        with retold(f"{problem}: its options do not fit", TypeError, kind=TemplateError):
+        with recast(f"{problem}: its options do not fit", TypeError, kind=TemplateError):
             model = getattr(dp, CURVES[problem]).of_schema(schema, **options)
         return curved(model.template(len(schema.features)), model)
     count, labels = len(schema.feature_names), list(schema.labels or ())

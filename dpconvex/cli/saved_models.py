@@ -12,14 +12,14 @@ import dpconvex as dp
 from dpconvex.cli.commands import CURVES, ledger, load_model, open_table
 from dpconvex.cli.main import emit
 from dpconvex.data.schema import Schema
-from dpconvex.data.tables import Table, listed
+from dpconvex.data.tables import Table, as_list
 from dpconvex.errors import DomainError, NotConverged
 from dpconvex.fitting.intervals import DOUBT
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effect_unit, effects
-from dpconvex.util.arguments import one_of, require, within
+from dpconvex.util.arguments import number_in, one_of, require
 from dpconvex.util.markup import upward
-from dpconvex.util.places import writable, write_whole
+from dpconvex.util.places import writable, write_atomically
 
 PICTURES = ("roc", "calibration", "residuals")  # Plots of an evaluation
 
@@ -38,7 +38,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
         data, options["groups"] = grouped(schema, table, chosen.group, data)
         options["group"] = GROUP
     options |= {"unit": whose, "measures": chosen.measures, "cells": chosen.cells}
-    within(0, 1).or_none.check("evaluate", **{"--threshold": chosen.threshold})
+    number_in(0, 1).or_none.check("evaluate", **{"--threshold": chosen.threshold})
     found = dp.evaluate(declared.learner, release, data, promise, **options)
     if chosen.threshold is not None:
         found = replace(found, threshold=chosen.threshold)
@@ -81,7 +81,7 @@ def grouped(schema: Schema, table: Any, name: str, data: Any) -> tuple[Any, tupl
     known = ", ".join(each for each, declared in schema.features.items() if hasattr(declared, "levels")) or "none"
     said = f"--group takes a column of one table that is declared with levels ({known}), not {name!r}."
     require(levels and isinstance(table, Table), said)
-    places = map(column.reads, listed(table.columns([name], absent=schema.absent)[name]))
+    places = map(column.reads, as_list(table.columns([name], absent=schema.absent)[name]))
     further = ("other",) if getattr(column, "other", False) or column.missing is not None else ()
     groups = [levels[int(place)] if place < len(levels) else "other" for place in places]  # NaN for a missing entry
     return {**data, GROUP: groups}, (*levels, *further)
@@ -103,7 +103,7 @@ def split(chosen: argparse.Namespace) -> None:
     for file, rows in zip(files, parts, strict=True):
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows([head, *(lines[row] for row in rows)])
-        write_whole(file, text.getvalue().encode("utf-8"))
+        write_atomically(file, text.getvalue().encode("utf-8"))
     sizes = {str(file): len(rows) for file, rows in zip(files, parts, strict=True)}
     emit(chosen, sizes, "\n".join(f"{file}: {size} records" for file, size in sizes.items()))
 

@@ -17,9 +17,9 @@ from dpconvex.cli.commands import ledger, privacy_of, writer
 from dpconvex.cli.main import MISTAKEN, emit
 from dpconvex.data.draft import draft
 from dpconvex.data.schema_columns import Column
-from dpconvex.data.tables import Values, identifiers_of, number, objects, reads_as_missing, table_of
+from dpconvex.data.tables import Values, identifiers_of, objects, reads_as_missing, table_of, to_float
 from dpconvex.errors import DomainError, DPConvexError, NotPrivate
-from dpconvex.model.people import identified
+from dpconvex.model.people import identifier_codes
 
 SHOWN = 8  # Number of rows printed for one fault
 
@@ -76,7 +76,7 @@ def check_table(chosen: argparse.Namespace) -> int:
         whose = table.columns([person])[person]
         without = [rows[k] for k, one in enumerate(identifiers_of(whose)) if reads_as_missing(one)]
         try:
-            identified(whose, person)
+            identifier_codes(whose, person)
         except DomainError as error:
             found.append({"column": person, "fault": str(error), "rows": without, "values": []})
     unit = "row" if table.lines is None else "line"
@@ -95,7 +95,7 @@ def check_table(chosen: argparse.Namespace) -> int:
 def listed(values: Values, places: list[int]) -> list[str]:
     """Return the distinct values at these indices as texts; texts that are not numbers are quoted."""
     found = dict.fromkeys(values[places].tolist())
-    return [repr(value) if isinstance(value, str) and math.isnan(number(value)) else str(value) for value in found]
+    return [repr(value) if isinstance(value, str) and math.isnan(to_float(value)) else str(value) for value in found]
 
 
 def faults(column: Column, values: Values, clip: bool) -> dict[str, list[int]]:

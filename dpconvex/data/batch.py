@@ -9,12 +9,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.data.columns import checksum, chosen
+from dpconvex.data.columns import checksum, take_rows
 from dpconvex.errors import DomainError
 from dpconvex.util.arguments import require
 from dpconvex.util.arrays import frozen
 from dpconvex.util.runtime import one_blas_thread
-from dpconvex.util.summation import summed
+from dpconvex.util.summation import pairwise_sum
 
 # Number of records, and checksum of the columns in memory. If either changes between passes, the partition has changed.
 Seen = tuple[int, int]
@@ -56,7 +56,7 @@ class Batch:
     def chosen(self, rows: NDArray[np.bool_]) -> "Batch":
         """Return the records that the boolean mask `rows`, shape (n,), selects."""
         index = np.flatnonzero(rows)
-        return Batch({name: chosen(column, index) for name, column in self.fields.items()}, frozen(self.group[index]))
+        return Batch({n: take_rows(c, index) for n, c in self.fields.items()}, frozen(self.group[index]))
 
     def share(self, value: Any) -> Any:
         """Return a handle to pass an object to `added_up` and `mapped`: the object, or on a cluster a future of the object."""
@@ -137,7 +137,7 @@ class PartitionedBatch(Batch):
     def added_up(self, function: Callable[..., Any], shared: Any, *arguments: Any, rows: Any = None) -> Any:
         own = [()] * len(self.sizes) if rows is None else [(part,) for part in self.split(rows)]
         given = {k: (self.known[k], function, shared, *arguments, *own[k]) for k, n in enumerate(self.sizes) if n}
-        return summed(self.place.each(applied, given)) if given else None
+        return pairwise_sum(self.place.each(applied, given)) if given else None
 
     def mapped(self, function: Callable[..., Batch], shared: Any) -> "PartitionedBatch":
         return self._turned(self.sizes, function, [shared] * len(self.sizes))

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError, shorten
-from dpconvex.util.arguments import require, retold
+from dpconvex.util.arguments import recast, require
 from dpconvex.util.arrays import frozen
 
 BLOCK_BYTES = 2**21  # Bytes of records that are checked at once, so that they fit into a cache
@@ -84,7 +84,7 @@ class FileRows:
         return read.reshape(count, *self.shape[1:])[::step]
 
     def _mapped(self) -> np.memmap[Any, Any]:
-        with retold(f"{self.path}: no array can be read from it", OSError, ValueError, EOFError, kind=DomainError):
+        with recast(f"{self.path}: no array can be read from it", OSError, ValueError, EOFError, kind=DomainError):
             if exists(self.path) and not isfile(self.path):  # reading a pipe may block forever
                 raise OSError("it is a folder, a device or a pipe")
             found: Any = np.load(self.path, mmap_mode="r", allow_pickle=False)
@@ -99,7 +99,7 @@ class FileRows:
 def array_of(what: str, column: Any) -> NDArray[Any]:
     """Return a column as an array; a list of numbers and texts becomes an array of objects, so that numbers stay numbers."""
     # The conversion of an arbitrary object can raise anything.
-    with retold(f"{what}: not an array of numbers", Exception, kind=DomainError):
+    with recast(f"{what}: not an array of numbers", Exception, kind=DomainError):
         found = np.asarray(column)
         if hasattr(column, "dtype") or found.dtype.kind not in "SU":
             return found
@@ -158,16 +158,16 @@ def check_aligned(columns: Mapping[str, Any]) -> None:
         require(len(index) != len(other) or index.equals(other), said, DomainError)
 
 
-def at_once(shape: tuple[int, ...]) -> int:
+def per_block(shape: tuple[int, ...]) -> int:
     return max(1, BLOCK_BYTES // max(8 * prod(shape), 1))
 
 
 def blocks(column: Any, step: int) -> Iterator[Any]:
     """Yield a validated column in blocks of `step` records: arrays, or CSR matrices if the column is one."""
-    return (read() for read in readers(column, step))
+    return (read() for read in block_readers(column, step))
 
 
-def readers(column: Any, step: int) -> Iterator[Callable[[], Any]]:
+def block_readers(column: Any, step: int) -> Iterator[Callable[[], Any]]:
     """Yield a function for each block of `blocks`; several threads may call these functions, in any order."""
     size = records_of(column)
     if size <= step and isinstance(column, np.ndarray | sp.csr_array):
@@ -189,7 +189,7 @@ def part(column: Any, start: int, stop: int) -> Any:
     return sp.csr_array(index, shape=(stop - start, column.shape[1]), copy=False)
 
 
-def chosen(column: Any, index: NDArray[np.int64]) -> Any:
+def take_rows(column: Any, index: NDArray[np.int64]) -> Any:
     if isinstance(column, Stored):
         places = index if column.index is None else column.index[index]
         return replace(column, shape=(len(index), *column.shape[1:]), index=places)
@@ -203,7 +203,7 @@ def checksum(column: Any, start: int = 0) -> int:
         return checksum(column.indptr, checksum(column.indices, checksum(column.data, start)))
     source = column.column if isinstance(column, Stored) else column
     if type(source) is np.ndarray:
-        for block in blocks(source, at_once(source.shape[1:])):
+        for block in blocks(source, per_block(source.shape[1:])):
             start = crc32(np.ascontiguousarray(block).data, start)
     return start
 

@@ -19,7 +19,7 @@ def is_frame(value: Any) -> bool:
 
 
 def is_column(value: Any) -> bool:
-    several = isinstance(value, list | tuple)  # `cut` raises unless all entries are lazy
+    several = isinstance(value, list | tuple)  # `dask_parts` raises unless all entries are lazy
     return any(map(is_lazy, (*value[:1], *value[-1:]))) if several else is_collection(value)
 
 
@@ -28,7 +28,7 @@ def has_partitions(data: Any) -> bool:
     return is_frame(data) or (isinstance(data, dict) and any(map(is_column, data.values())))
 
 
-def cut(data: Any) -> Iterator[tuple[Any, int | None, Mapping[str, Any] | None]]:
+def dask_parts(data: Any) -> Iterator[tuple[Any, int | None, Mapping[str, Any] | None]]:
     """Yield (partition, size or None, empty columns or None) for each partition; all arrays get the chunks of the first."""
     from dask.delayed import delayed
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.numerics import norm_up, root_up, times
-from dpconvex.util.arguments import NOT_AN_ARRAY, check_fields, number, refuse, require, retold, whole
-from dpconvex.util.arrays import Array, as_they_are, frozen, squared_lengths
+from dpconvex.util.arguments import NOT_AN_ARRAY, check_fields, number, recast, refuse, require, whole
+from dpconvex.util.arrays import Array, exact_array, frozen, squared_lengths
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
 SMALL = 1e-100  # Squares of numbers below this lose digits
@@ -109,7 +109,7 @@ class Box:
     slack: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        with retold("Box: bounds must be numbers or arrays of numbers", *NOT_AN_ARRAY, kind=TemplateError):
+        with recast("Box: bounds must be numbers or arrays of numbers", *NOT_AN_ARRAY, kind=TemplateError):
             lower, upper = np.asarray(self.lower, dtype=float), np.asarray(self.upper, dtype=float)
         fits = lower.shape == upper.shape
         require(fits, f"Box: bounds have shapes {lower.shape} and {upper.shape}; they must agree.")
@@ -142,7 +142,7 @@ class Box:
     def excess(self, values: Array) -> Array:
         """Return the excess of each value over its bounds, relative to the size of the bounds, shape (n,)."""
         with np.errstate(over="ignore"):  # an infinite excess is intended
-            over = relative(np.maximum(self.lower - values, values - self.upper), self.lower, self.upper)
+            over = excess_of(np.maximum(self.lower - values, values - self.upper), self.lower, self.upper)
         return over.reshape(len(values), self.lower.size).max(axis=1)
 
     def sample(self, size: int, rng: np.random.Generator) -> Array:
@@ -153,7 +153,7 @@ class Box:
         return self.project((1.0 - unit) * self.lower + unit * self.upper)
 
 
-def relative(over: Array, lower: Array, upper: Array) -> Array:
+def excess_of(over: Array, lower: Array, upper: Array) -> Array:
     """Return the excess over bounds relative to the size of the bounds; positive for every positive excess, however small."""
     tiny = np.finfo(float).tiny
     found = over / np.maximum(np.maximum(np.abs(lower), np.abs(upper)), tiny)
@@ -187,7 +187,7 @@ class Choice:
     @property
     def array(self) -> NDArray[Any]:
         """The values as an array, shape (values,); of dtype object if NumPy would convert numbers to texts."""
-        return as_they_are(self.values)
+        return exact_array(self.values)
 
 
 Domain = Ball | Box | Choice

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import Boolean, Categorical, Column, Date, Numeric
-from dpconvex.data.tables import day, is_missing, number, table_of, text_of
+from dpconvex.data.tables import is_missing, table_of, text_of, to_float, to_ordinal
 from dpconvex.errors import DomainError
 from dpconvex.util.arguments import require
 
@@ -47,7 +47,7 @@ def draft(data: Any, label: str) -> str:
 def identifies(values: list[Any], column: Column) -> bool:
     """Return whether a public column identifies the records: its entries are texts or integers, and nearly all differ."""
     present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
-    whole = isinstance(column, Numeric) and all(number(value).is_integer() for value in present)
+    whole = isinstance(column, Numeric) and all(to_float(value).is_integer() for value in present)
     least = WHOLE if whole else TEXTS if isinstance(column, Categorical) else len(present)
     return len(set(map(text_of, present))) > max(least, NEARLY * len(present))
 
@@ -64,10 +64,10 @@ def column_from(name: str, values: list[Any]) -> Column | None:
     for no, yes in (("0", "1"), ("false", "true"), ("no", "yes")):
         if {level.casefold() for level in levels} == {no, yes}:
             return Boolean(no, yes, missing)
-    numbers, days = ([read(value) for value in present] for read in (number, day))
+    numbers, days = ([read(value) for value in present] for read in (to_float, to_ordinal))
     texts = [value for value in present if isinstance(value, str)]
     padded = any(PADDED.fullmatch(value) for value in texts)  # codes, such as postal codes
-    if any(map(COMMAS.fullmatch, texts)) and all(math.isfinite(number(str(v).replace(",", ""))) for v in present):
+    if any(map(COMMAS.fullmatch, texts)) and all(math.isfinite(to_float(str(v).replace(",", ""))) for v in present):
         raise DomainError(f"column {name!r} has numbers with commas: write decimal points, and no commas.")
     if all(map(math.isfinite, numbers)) and len(levels) > FEW and not padded:
         return Numeric(min(numbers), max(numbers), missing)

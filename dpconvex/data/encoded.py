@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from dpconvex.data.learnt import Learnt, Origin, origin_of
 from dpconvex.data.partitions import Partitions
-from dpconvex.data.record import table
+from dpconvex.data.record import columns_of
 from dpconvex.util.arguments import require
 
 Made = TypeVar("Made")
@@ -54,11 +54,11 @@ class Encoded(np.ndarray[Any, Any]):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         plain, out = [np.asarray(one) for one in inputs], options.pop("out", ())
         found = getattr(ufunc, method)(*plain, **options, **({"out": tuple(map(np.asarray, out))} if out else {}))
-        return carrying(found, *inputs, *out)
+        return with_origin(found, *inputs, *out)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         inputs = (part for one in args for part in (one if isinstance(one, list | tuple) else [one]))
-        return carrying(super().__array_function__(function, types, args, options), self, *inputs)
+        return with_origin(super().__array_function__(function, types, args, options), self, *inputs)
 
     def __repr__(self) -> str:
         return repr(np.asarray(self))
@@ -70,21 +70,21 @@ class EncodedRows(sp.csr_array):
     origin = Origin()
 
     def toarray(self, order: Any = None, out: Any = None) -> Any:
-        return carrying(super().toarray(order, out), self)
+        return with_origin(super().toarray(order, out), self)
 
     todense = toarray
 
     def __matmul__(self, other: Any) -> Any:
-        return carrying(super().__matmul__(other), self)
+        return with_origin(super().__matmul__(other), self)
 
     def __getitem__(self, key: Any) -> Any:
-        return carrying(super().__getitem__(key), self)
+        return with_origin(super().__getitem__(key), self)
 
     def _with_data(self, data: Any, copy: bool = True) -> Any:  # for results of the same pattern
-        return carrying(super()._with_data(data, copy), self)
+        return with_origin(super()._with_data(data, copy), self)
 
 
-def carrying(found: Made, *sources: Any) -> Made:
+def with_origin(found: Made, *sources: Any) -> Made:
     """Return a computed array with the combined `Origin` of its source arrays."""
     origin, made = origin_of(*sources), cast(Any, found)
     if origin != Origin():
@@ -95,11 +95,11 @@ def carrying(found: Made, *sources: Any) -> Made:
 
 
 def origins(data: Any) -> list[Any]:
-    """Return the objects with an `origin` in settled data: the partitions, or each column."""
-    return [data] if isinstance(data, Partitions) else [data[name] for name in table(data).keys()]  # noqa: SIM118
+    """Return the objects with an `origin` in normalized data: the partitions, or each column."""
+    return [data] if isinstance(data, Partitions) else [data[name] for name in columns_of(data).keys()]  # noqa: SIM118
 
 
-def most_paid(found: Iterable[Any]) -> Learnt | None:
+def learnt_cost(found: Iterable[Any]) -> Learnt | None:
     """Return the cost that includes all other costs, or None; raise if two schemas were learnt independently of each other."""
     costs = sorted(origin_of(*found).learnt, key=lambda one: -len(one.costs))
     entries = [{part.entry for part in one.costs} for one in costs]

@@ -20,11 +20,11 @@ import numpy as np
 
 from dpconvex.data.batch import Batch, PartitionedBatch, Place, in_partition, is_lazy
 from dpconvex.data.columns import FileRows, check_aligned, check_names, names_of, records_of
-from dpconvex.data.dask_columns import cut, has_partitions, is_frame
+from dpconvex.data.dask_columns import dask_parts, has_partitions, is_frame
 from dpconvex.data.domains import Ball
 from dpconvex.data.learnt import Origin, origin_of
-from dpconvex.data.queries import Blocks, Query, together
-from dpconvex.data.tables import PARQUET, Table, identifiers_of, of_parquet, path_of, table_of
+from dpconvex.data.queries import Blocks, Query, join_columns
+from dpconvex.data.tables import PARQUET, Table, identifiers_of, path_of, read_parquet, table_of
 from dpconvex.data.validation import LARGEST_COPY, label_entries, length_of
 from dpconvex.data.workers import Workers
 from dpconvex.errors import DomainError, DPConvexError
@@ -157,7 +157,7 @@ class Partitions:
             self.schema.check_names(source._meta)
             return [Source(part) for part in source.to_delayed()]
         if is_frame(source) or isinstance(source, Mapping):
-            return [Source(*part) for part in cut(source)]
+            return [Source(*part) for part in dask_parts(source)]
         path = isinstance(source, str | PathLike)
         found = files_of(path_of(source)) if path and self.schema is not None else source
         if isinstance(found, list | tuple):
@@ -175,7 +175,7 @@ class Partitions:
                 return Source(entry, table_of(entry).size, local=True)
             path, size = Path(abspath(entry)), None
             if path.suffix.lower() in PARQUET:
-                size = of_parquet(path, lambda parquet: int(parquet.read_metadata(path).num_rows))
+                size = read_parquet(path, lambda parquet: int(parquet.read_metadata(path).num_rows))
             return Source(path, size)
         given, said = mapping_of(entry), "its columns are Dask objects; make the whole partition delayed or a future."
         require(not any(map(is_lazy, given.values())), said, DomainError)
@@ -270,7 +270,7 @@ class Partitions:
         return PartitionedBatch.read(self.place, check, self.marks or [None] * len(self.sources))
 
 
-def settled(data: Any) -> Any:
+def normalized(data: Any) -> Any:
     """Return Dask data as `Partitions`, and other data unchanged."""
     return Partitions(data) if has_partitions(data) else data
 
@@ -321,7 +321,7 @@ def checked(
         for table in several(found):
             people += [] if mark is None else whose(schema, unit, table)
             pieces.append(dict(zip("xy", schema.encode(table, clip=clip or None, empty=True), strict=True)))
-        found = together(pieces)
+        found = join_columns(pieces)
     elif unit is not None:
         people = whose(None, unit, found)
         found = {name: column for name, column in found.items() if name != unit}

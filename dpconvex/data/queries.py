@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.data.tables import objects, one_below_the_other
+from dpconvex.data.tables import concatenate_values, objects
 from dpconvex.errors import DomainError, DPConvexError
 from dpconvex.util.arguments import COUNT, TEXT, refuse, require
 
@@ -30,7 +30,7 @@ class Blocks:
         tables, fields = map(self.query.block, self.numbers), self.fields
         if fields is None:
             return tables
-        return together({name: stacked(table, cols) for name, cols in fields.items()} for table in tables)
+        return join_columns({name: stacked(table, cols) for name, cols in fields.items()} for table in tables)
 
 
 class Query:
@@ -167,14 +167,14 @@ def joined(batches: Iterable[Any], rows: int) -> Iterator[Any]:
         yield pa.Table.from_batches(held)
 
 
-def together(pieces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def join_columns(pieces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Concatenate the columns of several mappings by name."""
     first, *others = pieces
     if not others:
         return dict(first)
     several = {name: [column, *(other[name] for other in others)] for name, column in first.items()}
     rows = {name: np.ndim(own[0]) > 1 for name, own in several.items()}
-    return {n: np.concatenate(own) if rows[n] else one_below_the_other(own) for n, own in several.items()}
+    return {n: np.concatenate(own) if rows[n] else concatenate_values(own) for n, own in several.items()}
 
 
 def stacked(table: Any, columns: str | Sequence[str]) -> Any:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.data.batch import Batch, in_partition
 from dpconvex.data.columns import check_aligned, names_of, records_of
 from dpconvex.data.domains import Ball, Box, Choice, Domain
-from dpconvex.data.partitions import Partitions, settled
+from dpconvex.data.partitions import Partitions, normalized
 from dpconvex.data.validation import check_column, check_labels, length_of
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.util.arguments import TRUTH, require
@@ -99,7 +99,7 @@ class Record(Sealed):
             Accept data without records.
         """
         TRUTH.check("", clip=clip)
-        given = settled(data)
+        given = normalized(data)
         self._check_names(given)
         batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip)
         require(empty or batch.size != 0, EMPTY, DomainError)
@@ -107,18 +107,18 @@ class Record(Sealed):
 
     def check_form(self, data: Any, empty: bool = False) -> None:
         """Raise if names, types, shapes or lengths of columns are wrong. Values are not read."""
-        data = settled(data)
+        data = normalized(data)
         self._check_names(data)
         if isinstance(data, Partitions):
             for number, form in data.forms():
                 in_partition(number, self._check_columns, form)
         else:
             self._check_columns(data)
-        require(empty or counted(data) != 0, EMPTY, DomainError)
+        require(empty or num_records(data) != 0, EMPTY, DomainError)
 
     def _check_names(self, data: Any) -> None:
         """Raise unless the columns are the declared fields, with equal indexes, and the schema's labels are declared."""
-        found = data.keys() if isinstance(data, Partitions) else table(data).keys()
+        found = data.keys() if isinstance(data, Partitions) else columns_of(data).keys()
         names = set(self.fields if found is None else found)  # names of an unread partition are checked when it is read
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
@@ -134,12 +134,12 @@ class Record(Sealed):
 
     def _check_columns(self, data: Mapping[str, Any]) -> None:
         self._check_names(data)
-        same_length({name: length_of(name, domain, data[name]) for name, domain in self.fields.items()})
+        common_length({name: length_of(name, domain, data[name]) for name, domain in self.fields.items()})
 
     def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
         arrays = {name: check_column(name, domain, data[name], clip) for name, domain in self.continuous.items()}
         codes = {name: check_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
-        size = same_length({name: records_of(array) for name, array in {**arrays, **codes}.items()})
+        size = common_length({name: records_of(array) for name, array in {**arrays, **codes}.items()})
         group = np.zeros(size, dtype=np.int64)
         for name, choice in self.discrete.items():
             group = group * len(choice.values) + codes[name]
@@ -162,7 +162,7 @@ class Record(Sealed):
         return Batch(fields=fields, group=rng.integers(0, len(self.combinations), size=size))
 
 
-def same_length(lengths: Mapping[str, int]) -> int:
+def common_length(lengths: Mapping[str, int]) -> int:
     require(len(set(lengths.values())) == 1, f"the fields have different numbers of records: {lengths}.", DomainError)
     return next(iter(lengths.values()))
 
@@ -170,26 +170,26 @@ def same_length(lengths: Mapping[str, int]) -> int:
 # Properties of data in memory or in partitions
 
 
-def counted(data: Any) -> int:
+def num_records(data: Any) -> int:
     if isinstance(data, Batch):
         return data.size
     if isinstance(data, Partitions):
         return sum(data.sizes)
-    return max((records_of(data[name]) for name in table(data).keys()), default=0)  # noqa: SIM118  (may be no Mapping)
+    return max((records_of(data[name]) for name in columns_of(data).keys()), default=0)  # noqa: SIM118  (may be no Mapping)
 
 
 def feature_names(data: Any, field: str | None = None) -> tuple[str, ...] | None:
     """Return the column names of a field, or of the first field with names; None if there are no names."""
-    known = data.names if isinstance(data, Partitions) else {n: names_of(data[n]) for n in table(data).keys()}  # noqa: SIM118
+    known = data.names if isinstance(data, Partitions) else {n: names_of(data[n]) for n in columns_of(data).keys()}  # noqa: SIM118
     return next((names for name, names in known.items() if names and field in (None, name)), None)
 
 
-def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:
+def require_arrays(what: str, data: Any, remedy: str = "pass arrays") -> None:
     said = f"{what} needs all records in memory, but they are in partitions; {remedy}."
-    require(not isinstance(settled(data), Partitions), said)
+    require(not isinstance(normalized(data), Partitions), said)
 
 
-def table(data: Any) -> Any:
+def columns_of(data: Any) -> Any:
     said = f"data must map each declared field to its column, {{'x': X}}, not {type(data).__name__}."
     require(hasattr(data, "keys"), said, DomainError)
     return data

@@ -14,17 +14,17 @@ import scipy.sparse as sp
 
 from dpconvex.data.columns import index_of
 from dpconvex.data.domains import Ball, Box, Choice
-from dpconvex.data.encoded import Encoded, EncodedRows, carrying
+from dpconvex.data.encoded import Encoded, EncodedRows, with_origin
 from dpconvex.data.learnt import Learnt, origin_of
 from dpconvex.data.partitions import Partitions, tables_in
-from dpconvex.data.record import Record, table
-from dpconvex.data.schema_columns import Categorical, Column, Numeric, column_of, interval, levels_of
-from dpconvex.data.tables import name_of, one_below_the_other, path_of, table_of, value_of
+from dpconvex.data.record import Record, columns_of
+from dpconvex.data.schema_columns import Categorical, Column, Numeric, bounds_of, column_of, levels_of
+from dpconvex.data.tables import concatenate_values, name_of, path_of, table_of, value_of
 from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.numerics import RECORD_TOLERANCE
-from dpconvex.util.arguments import TEXT, number, refuse, require, retold
+from dpconvex.util.arguments import TEXT, number, recast, refuse, require
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import built
+from dpconvex.util.plain_data import build
 
 PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}  # Settings that are plain data
 # Texts of labels that readers of tables convert to truth values.
@@ -93,7 +93,7 @@ class Schema:
         ignored = ignored if ignored is None or isinstance(ignored, str) else tuple(map(name_of, ignored))
         self.__dict__.update(features=features, label=name_of(self.label), ignore=ignored, privacy_unit=unit)
         for name, kind in PLAIN.items():
-            self.__dict__[name] = built(kind, getattr(self, name), where=name)
+            self.__dict__[name] = build(kind, getattr(self, name), where=name)
         units = [] if self.privacy_unit is None else [self.privacy_unit]
         others = (name for name in dict.fromkeys(self.ignore or ()) if name not in units)
         names = [*self.features, self.label, *units, *others]
@@ -107,12 +107,12 @@ class Schema:
         require(one, "declare either labels, for a classification, or label_bounds, for a regression.")
         number("finite, such as .5 for an intercept", math.isfinite).check("", constant=self.constant)
         learnt: Any = self.learnt
-        self.__dict__["learnt"] = learnt if isinstance(learnt, Learnt | None) else built(Learnt, learnt, where="learnt")
+        self.__dict__["learnt"] = learnt if isinstance(learnt, Learnt | None) else build(Learnt, learnt, where="learnt")
         self.__dict__["features"] = {name: column_of(name, declared) for name, declared in self.features.items()}
         if self.labels is not None:
             self.__dict__["labels"] = levels_of(self.labels, "labels")
         else:
-            self.__dict__["label_bounds"] = interval(repr(self.label), self.label_bounds)
+            self.__dict__["label_bounds"] = bounds_of(repr(self.label), self.label_bounds)
 
     @property
     def feature_names(self) -> list[str]:
@@ -191,7 +191,7 @@ class Schema:
         X = sp.diags_array(1 / lengths) @ X
         if self.constant:
             X = (sp if sparse else np).hstack([X, np.full((count, 1), self.constant)])
-        X, y = carrying(EncodedRows(X) if sparse else X.view(Encoded), self), np.zeros(0)
+        X, y = with_origin(EncodedRows(X) if sparse else X.view(Encoded), self), np.zeros(0)
         X.schema, X.index = self, index_of(data)
         if labelled:
             try:
@@ -203,7 +203,7 @@ class Schema:
                 how = "declare all labels; records without a known label do not belong to this task"
                 raise DomainError(f"{said}. This column is the label: {how}.") from None
             if self.labels is None:
-                y = carrying(y.view(Encoded), self)
+                y = with_origin(y.view(Encoded), self)
                 y.schema = self  # type: ignore[attr-defined]
         return X, y
 
@@ -233,7 +233,7 @@ class Schema:
         """Return the identifiers of the records of a table, or of Partitions, for ``unit=`` of a fit, shape (n,)."""
         name = self.privacy_unit or ""
         require(name, "this schema declares no privacy_unit.")
-        return one_below_the_other([table.columns([name], absent=self.absent)[name] for table in tables_in(data)])
+        return concatenate_values([table.columns([name], absent=self.absent)[name] for table in tables_in(data)])
 
     def check_names(self, data: Any) -> None:
         """Raise if `encode` would refuse the names or types of the columns.  Entries are not read."""
@@ -283,7 +283,7 @@ class Schema:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Return the schema described by `to_dict`, or by the settings of a TOML file."""
-        with retold(f"this does not declare a table: {fields!r}", TypeError, kind=TemplateError):
+        with recast(f"this does not declare a table: {fields!r}", TypeError, kind=TemplateError):
             return cls(**fields)
 
     @classmethod
@@ -299,9 +299,9 @@ class Schema:
 
 
 def schema_of(data: Any) -> Schema | None:
-    """Return the schema that encoded settled data, or None; of several, the one with most learnt costs."""
+    """Return the schema that encoded normalized data, or None; of several, the one with most learnt costs."""
     whole = isinstance(data, Partitions)
-    parts = [] if whole and data.turns else [data] if whole else [data[name] for name in table(data).keys()]  # noqa: SIM118
+    parts = [] if whole and data.turns else [data] if whole else [data[name] for name in columns_of(data).keys()]  # noqa: SIM118
     schemas = [made for part in parts if isinstance(made := getattr(part, "schema", None), Schema)]
     return max(schemas, key=lambda one: len(one.learnt.costs) if one.learnt else 0, default=None)
 
@@ -346,7 +346,7 @@ def toml(value: Any) -> str:
 
 def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
     # ValueError: also invalid UTF-8, and integers of thousands of digits.
-    with retold(f"{path}: not valid TOML", RecursionError, ValueError, kind=TemplateError):
+    with recast(f"{path}: not valid TOML", RecursionError, ValueError, kind=TemplateError):
         settings = tomllib.loads(path_of(path).read_text(encoding="utf-8"))
     unknown = (key for key in settings if key not in allowed)
     refuse(f"{path}: unknown setting {key!r}; settings are {', '.join(allowed)}." for key in unknown)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.data import tables
-from dpconvex.data.tables import number, plain
+from dpconvex.data.tables import as_python, to_float
 from dpconvex.errors import DomainError, TemplateError, shorten
 from dpconvex.util.arguments import SWITCH, one_of, refuse, require
 from dpconvex.util.arrays import Array, Indices
@@ -34,7 +34,7 @@ class Column:
     missing: Any
     ends: tuple[float, float]
     unknown = "is not a finite number"  # message for an unreadable entry
-    reads: ClassVar[Any] = staticmethod(number)  # maps an entry to a number; NaN or infinity if it is unreadable
+    reads: ClassVar[Any] = staticmethod(to_float)  # maps an entry to a number; NaN or infinity if it is unreadable
 
     def __post_init__(self) -> None:
         if self.missing not in (None, INDICATOR):
@@ -60,7 +60,7 @@ class Column:
         if absent.any() and self.missing is None:
             first = int(np.argmax(absent))
             remedy = "declare missing='indicator' or a public value, or fill it in by a public rule; do not leave records out"
-            raise DomainError(f"{where(first)}: the value is missing ({plain(values[first])!r}); {remedy}.")
+            raise DomainError(f"{where(first)}: the value is missing ({as_python(values[first])!r}); {remedy}.")
         present = np.flatnonzero(~absent)
         place, value = np.empty(len(values), dtype=np.int64), np.empty(len(values))
         place[present], value[present] = self._placed(lambda i: where(int(present[i])), values[present], clip)
@@ -78,9 +78,9 @@ class Column:
         return values if read.all() else found
 
     def _numbers(self, values: NDArray[Any]) -> Array:
-        if self.reads is number and values.dtype.kind in "iuf":
+        if self.reads is to_float and values.dtype.kind in "iuf":
             return np.array(values, float)
-        entries = tables.listed(values)
+        entries = tables.as_list(values)
         try:  # read equal entries of one type only once
             return np.array(list(map(lru_cache(2**16, typed=True)(self.reads), entries)), float)
         except (TypeError, ValueError):  # an entry is not hashable
@@ -95,7 +95,9 @@ class Column:
                 said = f"{value!r} is of type {type(value).__name__}"
                 raise DomainError(f"{where(index)}: {said}; write a number, a text, a truth value, a date or a time.")
             shown = tables.text_of(value) if isinstance(value, bool) else value
-            comma = isinstance(value, str) and self.reads is number and math.isfinite(number(value.replace(",", "")))
+            comma = (
+                isinstance(value, str) and self.reads is to_float and math.isfinite(to_float(value.replace(",", "")))
+            )
             remedy = "; write decimal points, and no commas: pandas.read_csv(..., decimal=',')" * comma
             raise DomainError(f"{where(index)}: {shown!r} {self.unknown}{remedy}.")
         with np.errstate(over="ignore"):  # a bound rounded to single precision may lie outside the bounds
@@ -154,7 +156,7 @@ class Numeric(Column):
     kind: ClassVar[str] = "bounds"
 
     def __post_init__(self) -> None:
-        lower, upper = interval("a number", (self.lower, self.upper))
+        lower, upper = bounds_of("a number", (self.lower, self.upper))
         self.__dict__.update(lower=lower, upper=upper, ends=(lower, upper))
         super().__post_init__()
 
@@ -265,15 +267,15 @@ class Date(Column):
         "is not a date such as 2020-01-31; pandas.to_datetime(column, dayfirst=True) reads 31.01.2020, and "
         "column.dt.tz_localize(None) drops a time zone"
     )
-    reads: ClassVar[Any] = staticmethod(tables.day)
+    reads: ClassVar[Any] = staticmethod(tables.to_ordinal)
 
     def __post_init__(self) -> None:
         for name in ("first", "last", *(["missing"] if self.missing not in (None, INDICATOR) else [])):
-            number = tables.day(getattr(self, name))
+            number = tables.to_ordinal(getattr(self, name))
             require(not math.isnan(number), f"write a date as 2020-01-31, not {getattr(self, name)!r}.")
             self.__dict__[name] = datetime.date.fromordinal(int(number)).isoformat()
         require(self.first < self.last, f"the first day must be before the last one, not {self.first} and {self.last}.")
-        self.__dict__["ends"] = (tables.day(self.first), tables.day(self.last))
+        self.__dict__["ends"] = (tables.to_ordinal(self.first), tables.to_ordinal(self.last))
         super().__post_init__()
 
 
@@ -328,7 +330,7 @@ def column_of(name: str, declared: Any) -> Column:
         unknown = rest.keys() - {"missing", *(["other", "reference"] if kind == "levels" else [])}
         refuse(f"{key!r} is not an option of {kind!r}." for key in unknown)
         several = content if kind in ("boolean", "dates") and isinstance(content, ORDERED) else [content]
-        return KINDS[kind](*(interval("a number", content) if kind == "bounds" else several), **rest)
+        return KINDS[kind](*(bounds_of("a number", content) if kind == "bounds" else several), **rest)
     except TypeError as error:
         raise TemplateError(f"the declaration of the column {name!r} is not valid: {declared!r}.") from error
     except TemplateError as error:
@@ -338,7 +340,7 @@ def column_of(name: str, declared: Any) -> Column:
 # Declared bounds, levels and labels
 
 
-def interval(what: str, pair: Any) -> tuple[float, float]:
+def bounds_of(what: str, pair: Any) -> tuple[float, float]:
     with suppress(TypeError, ValueError, OverflowError):
         lower, upper = (float(value) for value in (pair if isinstance(pair, ORDERED) else ()))
         if lower < upper and math.isfinite(upper - lower):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.validation import DURATIONS, has_masked, label_entries
 from dpconvex.errors import DomainError
-from dpconvex.util.arguments import require, retold
+from dpconvex.util.arguments import recast, require
 
 Values = NDArray[Any]
 
@@ -77,7 +77,7 @@ class Table:
         numbers = [float(value) for mark in several for value in mark if isinstance(value, int | float)]
         for name, values in found.items():
             if values.dtype.kind == "O" or np.isin(values, numbers).any():
-                own = objects(map(plain, listed(values)))
+                own = objects(map(as_python, as_list(values)))
                 for index in (k for k, value in enumerate(own) if marks and value_of(value) in marks):
                     if strict and lost_digits(own[index]):
                         why = "stands for a missing value, but may be a rounded number; pass double precision"
@@ -116,7 +116,7 @@ def table_of(data: Any, header: bool = False) -> Table:
         found.validate(full=True)
         return found
 
-    return frame_table(of_parquet(path, read), str(path))
+    return frame_table(read_parquet(path, read), str(path))
 
 
 def path_of(path: str | PathLike[str]) -> Path:
@@ -185,20 +185,20 @@ def objects(values: Iterable[Any]) -> Values:
     return np.fromiter(values, dtype=object)
 
 
-def listed(values: Values) -> list[Any]:
+def as_list(values: Values) -> list[Any]:
     """Return the entries of a column; entries in single precision keep their type, because 1.1 is another number there."""
     return list(values) if values.dtype in SINGLE else values.tolist()
 
 
-def one_below_the_other(pieces: Sequence[Values]) -> Values:
+def concatenate_values(pieces: Sequence[Values]) -> Values:
     """Concatenate columns of several tables; if their dtypes differ, each entry keeps its type."""
     if len({piece.dtype for piece in pieces}) == 1:
         return np.concatenate(pieces)
-    return objects(entry for piece in pieces for entry in listed(piece))
+    return objects(entry for piece in pieces for entry in as_list(piece))
 
 
-def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
-    with retold(f"{path}: Parquet files need PyArrow: pip install 'dpconvex[tables]'", ImportError, kind=DomainError):
+def read_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
+    with recast(f"{path}: Parquet files need PyArrow: pip install 'dpconvex[tables]'", ImportError, kind=DomainError):
         import pyarrow.parquet
     if not path.is_file():  # reading a pipe may block forever
         raise DomainError(f"{path}: this is not a file; a Parquet file was expected.")
@@ -250,7 +250,7 @@ def text_of(value: Any) -> str:
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def plain(entry: Any) -> Any:
+def as_python(entry: Any) -> Any:
     """Return an entry as a plain Python value, texts stripped; single precision and unknown types are unchanged."""
     if type(entry) is str:
         return entry.strip()
@@ -277,7 +277,7 @@ def value_of(entry: Any) -> Hashable:
     Numbers compare as numbers, dates and times as times. "True" has the value ``(True,)``, because True equals 1. A number in
     single precision is compared in single precision. Entries of other types have the value NaN.
     """
-    entry = plain(entry)
+    entry = as_python(entry)
     if isinstance(entry, SINGLE):
         return type(entry), float(entry)
     if isinstance(entry, (datetime.datetime, datetime.time, bool)):
@@ -288,7 +288,7 @@ def value_of(entry: Any) -> Hashable:
     if text and (time := DAY.match(entry) or TIME.fullmatch(entry)):
         with suppress(ValueError):
             return (datetime.time if time.re is TIME else datetime.datetime).fromisoformat(entry)
-    found = number(entry)
+    found = to_float(entry)
     if found != found:
         if text and entry.lower() in ("true", "false"):
             return (entry.lower() == "true",)
@@ -335,7 +335,7 @@ def reads_as_missing(value: Any) -> bool:
     return is_missing(text) or (isinstance(text, str) and text in MISSING)
 
 
-def number(value: Any) -> float:
+def to_float(value: Any) -> float:
     """Return the number that an entry holds or spells; NaN if there is none."""
     try:  # single precision has its exact value, so that single entries and columns are read alike
         if not isinstance(value, str):
@@ -351,7 +351,7 @@ def spells_hex(value: Any) -> bool:
     return isinstance(value, str) and value[:2] in ("0x", "0X") and value.isalnum() and value.isascii()
 
 
-def day(value: Any) -> float:
+def to_ordinal(value: Any) -> float:
     """Return the ordinal of the day that an entry holds or spells, with or without a time; NaN if none, or with a time zone."""
     found = value_of(value)
     return found.toordinal() if isinstance(found, datetime.datetime) and found.tzinfo is None else math.nan

@@ -14,11 +14,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.data.columns import FileRows, Stored, array_of, at_once, blocks, names_of
-from dpconvex.data.domains import Ball, Box, Choice, Domain, relative
+from dpconvex.data.columns import FileRows, Stored, array_of, blocks, names_of, per_block
+from dpconvex.data.domains import Ball, Box, Choice, Domain, excess_of
 from dpconvex.errors import DomainError, shorten
 from dpconvex.numerics import RECORD_TOLERANCE
-from dpconvex.util.arguments import NOT_AN_ARRAY, retold
+from dpconvex.util.arguments import NOT_AN_ARRAY, recast
 from dpconvex.util.arrays import Array, frozen
 
 # Durations are no numbers, but NumPy counts np.timedelta64 among the integers, and converts both types to numbers.
@@ -39,7 +39,7 @@ LARGEST_DOUBLED = 2**26
 # Checks of type and shape
 
 
-def unnumbered(column: Any) -> list[str]:
+def nonnumeric(column: Any) -> list[str]:
     """Return the columns of a data frame or a series with texts or dates as their type. Columns of objects may be numbers."""
     kinds = getattr(column, "dtypes", getattr(column, "dtype", None))
     kinds = getattr(getattr(column, "schema", None), "types", ()) if kinds is None else kinds  # of PyArrow
@@ -53,7 +53,7 @@ def length_of(name: str, domain: Domain, column: Any) -> int:
     if isinstance(domain, Choice):
         return length_of_labels(name, domain.values, column)
     if not hasattr(column, "shape") or not isinstance(getattr(column, "dtype", None), np.dtype):
-        if wrong := unnumbered(column):
+        if wrong := nonnumeric(column):
             said = f"expected real numbers, got texts or dates ({shorten(', '.join(wrong))})"
             raise DomainError(f"field {name!r}: {said}; {ENCODED}.")
         column = array_of(f"field {name!r}", column)
@@ -85,7 +85,7 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
         raise DomainError(f"field {name!r}: expected one value per record, got {what}.")
     if shape is None and not any(isinstance(entry, Hashable) for entry in column):
         label_entries(name, column)  # raises; if only some are not hashable, the check of values raises
-    elif shape is not None and len(column) and (isinstance(kind, np.dtype) or unnumbered(column)):
+    elif shape is not None and len(column) and (isinstance(kind, np.dtype) or nonnumeric(column)):
         texts, numbers = (any(isinstance(value, t) for value in declared) for t in (str | bytes, Number))
         code = kind.kind if isinstance(kind, np.dtype) else "U" if str(kind).lower().startswith("str") else "O"
         dates = any(isinstance(value, TIMES) for value in declared)
@@ -119,7 +119,7 @@ def unmasked(name: str, column: Any) -> NDArray[Any]:
 # Numbers
 
 
-def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+def real_array(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
     """Return a column as an array of real numbers, without a copy if it is one already; raise `DomainError` if it is not."""
     array = unmasked(name, column)
     if shape is not None and array.shape == (0,):
@@ -133,14 +133,14 @@ def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) 
             row, kind = place // max(int(np.prod(wanted)), 1), type(entry).__name__
             remedy = f"; {ENCODED}" * (len(wanted) == 1)
             raise DomainError(f"field {name!r}: not an array of numbers (row {row} holds a {kind}){remedy}.")
-    with retold(f"field {name!r}: not an array of numbers", *NOT_AN_ARRAY, kind=DomainError):
+    with recast(f"field {name!r}: not an array of numbers", *NOT_AN_ARRAY, kind=DomainError):
         return np.array(array, dtype=float)  # None becomes NaN
 
 
 def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array:
     """Return a sparse matrix in CSR format, copied, with every index checked, because SciPy does not check them."""
     check_array(name, shape, column)
-    with retold(f"field {name!r}: the parts of the sparse matrix are inconsistent", *UNFIT, kind=DomainError):
+    with recast(f"field {name!r}: the parts of the sparse matrix are inconsistent", *UNFIT, kind=DomainError):
         if column.format in ("csr", "csc", "bsr"):
             kept = column.copy()
             kept.check_format(full_check=True)
@@ -163,7 +163,7 @@ def check_column(name: str, domain: Ball | Box, column: Any, clip: bool) -> Any:
         column = column[:]
     if sp.issparse(column):
         return gate.sparse(column)
-    step, stays = at_once(domain.shape), isinstance(column, FileRows | Stored)
+    step, stays = per_block(domain.shape), isinstance(column, FileRows | Stored)
     array = column if stays else gate.opened(column)
     stays = stays or isinstance(column, np.memmap) or array.nbytes > LARGEST_COPY
     if not stays and array.dtype.kind == "f" and array.dtype.itemsize < 8 and array.nbytes > LARGEST_DOUBLED:
@@ -185,7 +185,7 @@ def finite_numbers(name: str, column: Any, shape: tuple[int, ...] | None = None)
     if sp.issparse(column):
         found: Any = trusted_rows(name, column, column.shape[1:] if shape is None else shape)
     else:
-        found = np.asarray(numbers(name, column, shape), dtype=float)
+        found = np.asarray(real_array(name, column, shape), dtype=float)
     if not np.isfinite(found.data if sp.issparse(found) else found).all():
         raise DomainError(f"field {name!r}: the numbers must be finite; some are NaN or infinite.")
     return found
@@ -198,7 +198,7 @@ class Gate:
         self.name, self.domain, self.clip, self.fresh = name, domain, clip, fresh
 
     def opened(self, values: Any) -> NDArray[Any]:
-        return numbers(self.name, values, self.domain.shape)
+        return real_array(self.name, values, self.domain.shape)
 
     def __call__(self, values: Any, first: int = 0) -> Array:
         """Return a copy of records, inside the domain; `first` is the number of the first record, for messages."""
@@ -218,7 +218,7 @@ class Gate:
             if isinstance(domain, Box) or domain.norm == np.inf:
                 lower, upper = domain.bounds
                 inside, excess = np.clip(matrix.data, lower[places], upper[places]), np.zeros(matrix.shape[0])
-                np.maximum.at(excess, owners, relative(np.abs(matrix.data - inside), lower[places], upper[places]))
+                np.maximum.at(excess, owners, excess_of(np.abs(matrix.data - inside), lower[places], upper[places]))
             else:
                 powers = np.abs(matrix.data / domain.radius) ** domain.norm
                 norms = np.asarray(np.bincount(owners, powers, matrix.shape[0]) ** (1 / domain.norm), dtype=float)
@@ -267,7 +267,7 @@ def label_entries(name: str, column: Any) -> list[Hashable]:
 def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
     """Return the index of each entry of a discrete column among the declared values, shape (n,)."""
     several = isinstance(column, np.ndarray | FileRows | Stored) and len(column.shape) == 1
-    pieces: Iterable[Any] = blocks(column, at_once(())) if several else [column]
+    pieces: Iterable[Any] = blocks(column, per_block(())) if several else [column]
     found, count = [np.zeros(0, dtype=np.int64)], 0
     for piece in pieces:
         codes = codes_of(name, declared, piece)

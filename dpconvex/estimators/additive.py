@@ -16,24 +16,24 @@ from sklearn.base import is_classifier
 
 from dpconvex.certificates.certificate import DescentCertificate
 from dpconvex.data.columns import Stored
-from dpconvex.data.encoded import carrying
-from dpconvex.data.record import in_one_place
+from dpconvex.data.encoded import with_origin
+from dpconvex.data.record import require_arrays
 from dpconvex.data.schema import Schema, check_unit
 from dpconvex.data.tables import table_of
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.classifiers import PrivateClassifier
 from dpconvex.estimators.regressors import PrivateRegressor, takes_steps
-from dpconvex.estimators.shapes import CURVATURE, MONOTONE, Shape, on_shape
+from dpconvex.estimators.shapes import CURVATURE, MONOTONE, Shape, round_to_shape
 from dpconvex.estimators.tables import one_column, plain
 from dpconvex.features.splines import KEPT, SplineBlock, SplineEncoder
-from dpconvex.features.transformers import of_tables, unquoted
-from dpconvex.fitting.onnx_export import Graph, additive_scores, finished
+from dpconvex.features.transformers import hide_records, table_tags
+from dpconvex.fitting.onnx_export import Graph, additive_scores, write_model
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import solve, statistics
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
-from dpconvex.util.arguments import require, retold
+from dpconvex.util.arguments import recast, require
 from dpconvex.util.arrays import Array
 
 CURVES = "knots", "pairs", "monotone", "curvature"  # Options that `save` writes
@@ -151,13 +151,13 @@ class AdditiveModel(Private):
             values = values - values.mean()
             if any(self._signs(block)):
                 knots = block.axes[0].knots
-                values[: len(knots)] = on_shape(values[: len(knots)], knots, *self._signs(block))
+                values[: len(knots)] = round_to_shape(values[: len(knots)], knots, *self._signs(block))
             self.shapes_[block.name] = Shape(block, values, half * np.asarray(spread))
         return self
 
     def features(self, X: Any) -> Array:
         """Return the features of a table, for `release_`, shape (n, features)."""
-        return carrying(self.encoder.rows(self._blocks(), self.encoder.encoded(X, self.clip or None)), self.schema)
+        return with_origin(self.encoder.rows(self._blocks(), self.encoder.encoded(X, self.clip or None)), self.schema)
 
     def _features_of(self, X: Any) -> Stored:
         """Return the features of a table as a column that is computed and checked when it is read, after the charge."""
@@ -165,7 +165,7 @@ class AdditiveModel(Private):
         given, roots = table_of(X), self.encoder.roots(self._blocks())
         given.check_names(list(self.schema.features), self.schema.known)
         shape, made = (given.size, sum(root.shape[1] for root in roots)), cache(partial(self.features, given))
-        return carrying(Stored(np.arange(given.size), lambda rows: made()[rows], shape), self.schema)
+        return with_origin(Stored(np.arange(given.size), lambda rows: made()[rows], shape), self.schema)
 
     def released(self) -> Release:
         """Return the release of the weights with the options of the curves, as `save` writes it."""
@@ -194,7 +194,7 @@ class AdditiveModel(Private):
         require(fits, f"{cls.__name__} reads only files that this estimator, or dpconvex fit, saved.")
         known = {"delta": getattr(release.spent, "delta", 0.0), "regularization": options.get("regularization")}
         said = f"{cls.__name__}: the options of the curves in this file are damaged"
-        with retold(said, TypeError, ValueError, LookupError, kind=TemplateError):
+        with recast(said, TypeError, ValueError, LookupError, kind=TemplateError):
             model = cls.of_schema(schema, **{name: curves[name] for name in CURVES}, **known)
             model._noted(schema)
             model.release_, model._weights_of_features = release, release["w"]
@@ -215,9 +215,9 @@ class AdditiveModel(Private):
             deviation = certificate.noise_scale * certificate.step_size * np.sqrt(certificate.steps)
         return weights, deviation * np.eye(len(weights)) if release.noise is None else release.noise
 
-    @unquoted()
+    @hide_records()
     def _data(self, X: Any, y: Any, x: Array | None = None) -> Any:
-        in_one_place(type(self).__name__, X)
+        require_arrays(type(self).__name__, X)
         self._blocks()
         assert self.schema is not None
         check_unit(self.unit, self.schema)
@@ -248,10 +248,10 @@ class AdditiveModel(Private):
         score = additive_scores(graph, self.encoder._schema(), self.shapes_.values(), self._level)
         score = score if classes is None else graph("Mul", score, self._in_order(np.ones(1)))
         bounds = self._interval() if isinstance(self, PrivateRegressor) else None
-        finished(graph, path, score, (), classes, classes is not None, bounds)
+        write_model(graph, path, score, (), classes, classes is not None, bounds)
 
     def __sklearn_tags__(self) -> Any:
-        return of_tables(super().__sklearn_tags__())
+        return table_tags(super().__sklearn_tags__())
 
 
 class AdditiveClassifier(

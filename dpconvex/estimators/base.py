@@ -21,15 +21,15 @@ from dpconvex.accounting.budget import Budget, charge_schema
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.columns import check_names, names_of
 from dpconvex.data.domains import Choice
-from dpconvex.data.encoded import carrying, most_paid
+from dpconvex.data.encoded import learnt_cost, with_origin
 from dpconvex.data.schema import Schema, check_encoded, check_inside, check_unit
 from dpconvex.data.tables import entries, text_of
-from dpconvex.data.validation import length_of_labels, unnumbered
+from dpconvex.data.validation import length_of_labels, nonnumeric
 from dpconvex.errors import shorten
-from dpconvex.estimators.options import as_candidate, explained, warn_of_more
-from dpconvex.estimators.tables import SHARED, checked, one_column, partitioned, plain, prepared, schemas_before, turned
+from dpconvex.estimators.options import as_candidate, warn_of_refit, with_hints
+from dpconvex.estimators.tables import SHARED, checked, lazily, one_column, partitioned, plain, prepared, schemas_before
 from dpconvex.features.bases import BaseEstimator
-from dpconvex.features.transformers import unquoted
+from dpconvex.features.transformers import hide_records
 from dpconvex.fitting.onnx_export import export_estimator
 from dpconvex.fitting.problem_files import load, options as options_of
 from dpconvex.fitting.release import Release
@@ -48,7 +48,7 @@ def sections(text: str | None) -> tuple[str, dict[str, str]]:
     return head, dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def sorted_places(labels: Sequence[Any]) -> list[int]:
+def label_order(labels: Sequence[Any]) -> list[int]:
     """Return the indexes of the declared labels in sorted order, the order that scikit-learn expects of `classes_`."""
     try:
         return [int(place) for place in np.argsort(Choice(labels).array, kind="stable")]
@@ -138,7 +138,7 @@ class Private(BaseEstimator):
         cls.__doc__ = "\n\n".join([head, *(f"{title}\n{'-' * len(title)}\n{text}" for title, text in own.items())])
         dataclass(eq=False, repr=False, kw_only=True)(cls)
         for method in {"__init__", "fit"} & vars(cls).keys():
-            setattr(cls, method, explained(vars(cls)[method]))
+            setattr(cls, method, with_hints(vars(cls)[method]))
 
     # Declaration
 
@@ -178,7 +178,7 @@ class Private(BaseEstimator):
 
     # Data
 
-    @explained
+    @with_hints
     def fit(self, X: Any, y: Any = None, *, unit: Any = None) -> Any:
         """Fit privately.
 
@@ -223,16 +223,16 @@ class Private(BaseEstimator):
         behind = [*([X, y] if parts is None else [parts]), *schemas]
         check_unit(self.unit, *behind)
         self._check_labels(list(getattr(self.schema_, "labels", None) or ()))
-        self._learnt = most_paid(behind)
+        self._learnt = learnt_cost(behind)
         y = self._in_units(y)
         if parts is not None:
             return prepared(parts, self)
         rows, labels = self._read(X, y)
-        if hasattr(self, "_labels") and unnumbered(y):  # NumPy forgets types of columns of texts
+        if hasattr(self, "_labels") and nonnumeric(y):  # NumPy forgets types of columns of texts
             length_of_labels("y", self._labels(), y)
-        return {"x": carrying(turned(rows, self._features), X, *schemas), "y": self._target(labels)}
+        return {"x": with_origin(lazily(rows, self._features), X, *schemas), "y": self._target(labels)}
 
-    @unquoted()
+    @hide_records()
     def _read(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Return arrays of features and labels with checked shapes and types; values are checked after the charge."""
         plain("fit", "y", y, is_classifier(self), cells=False)
@@ -262,10 +262,10 @@ class Private(BaseEstimator):
 
     def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
         """Return ``fit(template, data, ...)`` with the estimator's options; a release also gets schema and learnt cost."""
-        warn_of_more(self, data)
+        warn_of_refit(self, data)
         options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
         known = [vars(self).get(n) for n in ("schema_", "encoder_", "bounds", "_learnt")]
-        label, learnt = f"fit {type(self).__name__}", most_paid(known)
+        label, learnt = f"fit {type(self).__name__}", learnt_cost(known)
         template, schema = self.template(self.n_features_in_), vars(self).get("schema_") or vars(self).get("encoder_")
         maps = type(self)._features is not Private._features or getattr(self, "encoder", None) is not None
         if schema is not None and not maps and not self.clip:

@@ -11,15 +11,15 @@ from sklearn.utils.validation import check_array
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.columns import array_of
 from dpconvex.data.domains import Choice
-from dpconvex.data.record import in_one_place
-from dpconvex.data.tables import number
+from dpconvex.data.record import require_arrays
+from dpconvex.data.tables import to_float
 from dpconvex.data.validation import check_labels
-from dpconvex.estimators.base import Private, sorted_places
+from dpconvex.estimators.base import Private, label_order
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, one_column, plain
 from dpconvex.features.bases import ClassifierMixin
 from dpconvex.features.fourier_features import RandomFourierFeatures
-from dpconvex.features.transformers import unquoted
+from dpconvex.features.transformers import hide_records
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.selection.mixtures import SHARE, solve_mixture, verify_mixture
 from dpconvex.util.arguments import require
@@ -67,7 +67,7 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     def _check_labels(self, labels: Any) -> None:
         declared = self._labels()
         check_labels("y", declared, labels)
-        self._order = sorted_places(declared)
+        self._order = label_order(declared)
         self.classes_ = Choice(declared).array[self._order]
 
     @property
@@ -289,10 +289,10 @@ class MetricLearner(
         return labels
 
     def _data(self, X: Any, y: Any) -> Any:
-        in_one_place("MetricLearner", X)
+        require_arrays("MetricLearner", X)
         return super()._data(X, y)
 
-    @unquoted()
+    @hide_records()
     def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         differences = differences_of(X)
         plain("fit", "y", y, texts=True, cells=False)
@@ -327,11 +327,11 @@ class MetricLearner(
         return tags
 
 
-@unquoted()
+@hide_records()
 def differences_of(X: ArrayLike, features: int | None = None) -> Array:
     plain("MetricLearner", "X", X, cells=features is not None)
     if features is None and (given := array_of("X", X)).dtype == object:
-        X = np.reshape([math.nan if isinstance(entry, str) else number(entry) for entry in given.flat], given.shape)
+        X = np.reshape([math.nan if isinstance(entry, str) else to_float(entry) for entry in given.flat], given.shape)
     options = {"allow_nd": True, "ensure_2d": False, "dtype": np.float64, "ensure_min_samples": 0}
     # In a fit, the check of the domain raises for NaN and infinity.
     pairs = check_array(X, ensure_all_finite=features is not None, **options)

@@ -14,7 +14,7 @@ from dpconvex.data.validation import check_column
 from dpconvex.errors import DomainError, warn
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.regressors import PrivateRegressor, needs_bound
-from dpconvex.estimators.tables import plain, turned
+from dpconvex.estimators.tables import lazily, plain
 from dpconvex.fitting.problem_files import LARGEST
 from dpconvex.fitting.solve import solve
 from dpconvex.util.arguments import NOT_NEGATIVE, require
@@ -101,7 +101,7 @@ class LogLinkRegressor(PrivateRegressor):
                 wrong = f"fit: {said} is one number for each record, not an array of shape {values.shape}."
                 require(values.ndim == 1, wrong, DomainError)
                 unit = largest if name == "exposure" else 1.0
-                columns[name] = turned(values, partial(in_units, said, Box(0.0, largest), self.clip, unit))
+                columns[name] = lazily(values, partial(in_units, said, Box(0.0, largest), self.clip, unit))
         return columns
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, exposure: Any = None, *, unit: Any = None) -> Any:

@@ -33,7 +33,7 @@ OTHERS = {
 }
 
 
-def explained(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_hints(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method: an unknown option raises an error with the name to use, and fits without a budget are counted."""
     known = list(signature(function).parameters)[1:]
 
@@ -61,7 +61,7 @@ def explained(function: Callable[..., Any]) -> Callable[..., Any]:
     return told
 
 
-def warn_of_more(estimator: Any, data: Any) -> None:
+def warn_of_refit(estimator: Any, data: Any) -> None:
     """Warn of a repeated fit without a budget: by a copy, as searches make them, by this estimator, or of the same data.
 
     The data are marked, so that the function that fits them does not warn again.
@@ -130,5 +130,5 @@ def as_candidate(
     said = f"tune: the bounds of {name} were learnt, but its features were not encoded by the same schema"
     require(learnt is None or learnt in known, f"{said}, so that its cost is left out. Encode them by this schema.")
     model._again = is_uncounted(model) and note_fit(data if parted else data[features]) > 0
-    warn_of_more(model, records if parted else data)
+    warn_of_refit(model, records if parted else data)
     return model, template, records if parted else {**data, label: records["y"]}

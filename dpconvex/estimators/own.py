@@ -9,7 +9,7 @@ from sklearn.utils import ClassifierTags, RegressorTags
 
 from dpconvex.data.domains import Choice
 from dpconvex.errors import shown
-from dpconvex.estimators.base import Private, sorted_places
+from dpconvex.estimators.base import Private, label_order
 from dpconvex.estimators.options import scored
 from dpconvex.model.template import Template
 from dpconvex.util.arguments import require
@@ -61,7 +61,7 @@ class PrivateEstimator(Private):
 
     @property
     def _order(self) -> list[int]:  # type: ignore[override]
-        return sorted_places(self._labels()) if self._labels() else []
+        return label_order(self._labels()) if self._labels() else []
 
     @scored
     def score(self, X: ArrayLike, y: ArrayLike) -> float:

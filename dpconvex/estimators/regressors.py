@@ -9,12 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.domains import Box
 from dpconvex.data.schema import Schema
-from dpconvex.data.schema_columns import Categorical, interval
+from dpconvex.data.schema_columns import Categorical, bounds_of
 from dpconvex.data.validation import check_column
 from dpconvex.errors import DPConvexError, NotConverged, warn
 from dpconvex.estimators.base import Private
-from dpconvex.estimators.options import scored, warn_of_more
-from dpconvex.estimators.tables import turned
+from dpconvex.estimators.options import scored, warn_of_refit
+from dpconvex.estimators.tables import lazily
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.features.bases import RegressorMixin
 from dpconvex.fitting.problem_files import NARROW, WIDE
@@ -71,7 +71,7 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
     def _interval(self) -> tuple[float, float]:
         if self.bounds is None:
             return -1.0, 1.0
-        return interval("the target", self.bounds.label_bounds if isinstance(self.bounds, Schema) else self.bounds)
+        return bounds_of("the target", self.bounds.label_bounds if isinstance(self.bounds, Schema) else self.bounds)
 
     def _scale(self) -> tuple[float, float]:
         """Return the middle of the declared bounds, and half of their distance."""
@@ -96,7 +96,7 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
         return y if made is None else made.decode_target(y)
 
     def _target(self, y: Any) -> Any:
-        return turned(y, self._scaled)
+        return lazily(y, self._scaled)
 
     def _scaled(self, y: Any) -> NDArray[Any]:
         (middle, half), known = self._scale(), self.bounds
@@ -304,7 +304,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         public = FitJob(data, self.privacy(), [self.template(self.n_features_in_)], options).size
         instead = self._ridge(self.n_features_in_, public)
         if instead is not None:
-            warn_of_more(self, X)
+            warn_of_refit(self, X)
             warn(f"LinearRegression: {self._why_ridge()}")
             self.__dict__.pop("statistics_", None)
             found, count = instead.fit(X, y, unit=unit).release_, self.n_features_in_

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.features.splines import GRID, SplineBlock, cells
+from dpconvex.features.splines import GRID, SplineBlock, knot_positions
 from dpconvex.util.arrays import Array
 
 # Required sign of the slopes of a curve, or of their differences.
@@ -47,13 +47,13 @@ class Shape:
         if len(self.block.axes) > 1 or not len(axis.knots):
             return np.asarray(self.block.hats(encoded) @ self.values)
         column, values = encoded[axis.name], self.values
-        left, along = cells(axis.knots, axis.places(column))
+        left, along = knot_positions(axis.knots, axis.places(column))
         first, last = values[left], values[left + 1]
         inside = np.clip(first + (last - first) * along, np.minimum(first, last), np.maximum(first, last))
         return np.where(axis.absent(column), values[-1], inside)
 
 
-def on_shape(values: Array, knots: Array, monotone: int, curvature: int) -> Array:
+def round_to_shape(values: Array, knots: Array, monotone: int, curvature: int) -> Array:
     """Return values at knots with exactly a shape, for values that have the shape up to rounding."""
     gaps = np.diff(knots)
     slopes = np.diff(values) / gaps

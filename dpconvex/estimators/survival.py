@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.data.columns import names_of
-from dpconvex.data.schema_columns import interval
-from dpconvex.data.validation import unnumbered
+from dpconvex.data.schema_columns import bounds_of
+from dpconvex.data.validation import nonnumeric
 from dpconvex.errors import DomainError, shorten
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.options import scored
-from dpconvex.estimators.tables import checked, turned
-from dpconvex.util.arguments import require, retold
+from dpconvex.estimators.tables import checked, lazily
+from dpconvex.util.arguments import recast, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real, is_whole
 
@@ -83,7 +83,7 @@ class SurvivalRegressor(
         """The times at which the intervals end, shape (intervals,)."""
         name, given = type(self).__name__, self.intervals
         require(self.bounds is not None, f"{name}: declare 0 and the end of the curves, such as bounds=(0, 10).")
-        low, high = interval("the time", self.bounds)
+        low, high = bounds_of("the time", self.bounds)
         require(low == 0, f"{name}: bounds must be 0 and the largest time, not {self.bounds!r}.")
         if isinstance(given, int | np.integer) and is_whole(given, 1):
             return np.linspace(0.0, high, int(given) + 1)[1:]
@@ -100,7 +100,7 @@ class SurvivalRegressor(
         return checked(self, "fit", X, None if y is None else "no_validation", later=True), y
 
     def _target(self, y: Any) -> Any:
-        return turned(structured("fit", y), self._lived_and_died)
+        return lazily(structured("fit", y), self._lived_and_died)
 
     def _lived_and_died(self, y: Any) -> Array:
         """Return 1 for the interval of an event, otherwise minus the fraction of the interval lived; shape (n, intervals)."""
@@ -168,7 +168,7 @@ def structured(caller: str, y: Any) -> Any:
     require(fits, f"{caller}: y must have two fields, whether the event was seen and the time: {SURV}.")
     names = array.dtype.names or ()
     event, time = (array.dtype[name] for name in names)
-    wrong = unnumbered(y) or [name for name in names if array.dtype[name].kind in "USMm"]
+    wrong = nonnumeric(y) or [name for name in names if array.dtype[name].kind in "USMm"]
     said = f"{caller}: {shorten(', '.join(wrong))} of y are texts or dates; make the event True or False: {SURV}."
     require(not wrong, said, DomainError)
     said = f"{caller}: times of y are True or False; put the event first, and then the time."
@@ -180,7 +180,7 @@ def outcomes(caller: str, y: Any) -> tuple[NDArray[np.bool_], Array]:
     """Return whether events were seen, and the times; raise for values of another kind."""
     names = y.dtype.names
     said = f"{caller}: pass {SURV}; {shorten(', '.join(names))} of y are not numbers"
-    with retold(said, TypeError, ValueError, kind=DomainError):
+    with recast(said, TypeError, ValueError, kind=DomainError):
         event, time = (np.asarray(y[name], dtype=float) for name in names)
     said = f"{caller}: {names[0]!r} of y must be True or False for each record; pass {SURV}."
     require(np.isin(event, (0.0, 1.0)).all(), said, DomainError)

@@ -21,9 +21,9 @@ from dpconvex.data.columns import FileRows, Stored, array_of, records_of
 from dpconvex.data.dask_columns import has_partitions, is_frame
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.schema import Schema
-from dpconvex.data.validation import TIMES, has_masked, numbers, unnumbered
+from dpconvex.data.validation import TIMES, has_masked, nonnumeric, real_array
 from dpconvex.errors import DomainError, warn
-from dpconvex.features.transformers import TableTransformer, unquoted
+from dpconvex.features.transformers import TableTransformer, hide_records
 from dpconvex.util.arguments import require
 
 ENCODE = "declare their meaning in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
@@ -33,7 +33,7 @@ SHARED = ("budget", "mechanism", "backend", "learner")
 SKIPPED = (None, "passthrough", "drop")  # steps of a composed estimator that do nothing
 
 
-@unquoted()
+@hide_records()
 def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later: bool = False, **options: Any) -> Any:
     """Return features checked by scikit-learn, except values if `later`; errors about texts and values get a remedy."""
     X = X.compute() if is_frame(X) else X  # NumPy would lose the names of the columns
@@ -66,7 +66,7 @@ def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool 
         return ""
     kind, wrong = array.dtype.kind, TIMES if texts else (*TIMES, str, bytes)
     odd = cells and kind == "O" and any(isinstance(entry, wrong) for entry in array.ravel().tolist())
-    if odd or kind in "Mm" or (not texts and (kind in "US" or unnumbered(values))):
+    if odd or kind in "Mm" or (not texts and (kind in "US" or nonnumeric(values))):
         what = f"{'' if texts else 'texts, '}dates or durations instead of numbers"
         raise DomainError(f"{caller}: {name} has {what}: {CLASSIFY if name == 'y' else ENCODE}.")
     return kind
@@ -116,12 +116,12 @@ def columns(kind: type[Any], options: dict[str, Any], features: int, schema: Any
         y = schema.decode_target(y)  # bounds of an estimator are in the units of the table
 
     def made(rows: Any) -> Any:
-        return estimator._features(rows if sp.issparse(rows) else numbers("x", rows, (features,)))
+        return estimator._features(rows if sp.issparse(rows) else real_array("x", rows, (features,)))
 
-    return {"x": turned(found["x"], made), "y": estimator._target(y)} | estimator._more(found, found["x"])
+    return {"x": lazily(found["x"], made), "y": estimator._target(y)} | estimator._more(found, found["x"])
 
 
-def turned(column: Any, function: Callable[[Any], Any]) -> Any:
+def lazily(column: Any, function: Callable[[Any], Any]) -> Any:
     """Return a column with a function applied when it is read, after the charge; for sparse results the function runs now."""
     none = function(column[:0])
     return function(column) if sp.issparse(none) else Stored(column, function, (records_of(column), *none.shape[1:]))

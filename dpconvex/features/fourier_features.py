@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.data.columns import dense
-from dpconvex.data.encoded import carrying
+from dpconvex.data.encoded import with_origin
 from dpconvex.data.validation import finite_numbers
 from dpconvex.errors import DomainError
 from dpconvex.noise.samplers import seeded_generator
@@ -109,4 +109,4 @@ class RandomFourierFeatures:
             waves = [np.cos(angles), np.sin(angles)] if self.paired else [np.sqrt(2) * np.cos(angles)]
             made = np.concatenate([wave[:, : self.components] for wave in waves], axis=1)
             result[first : first + step] = made / np.sqrt(self.components)
-        return carrying(result, x)
+        return with_origin(result, x)

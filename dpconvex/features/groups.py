@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.data.columns import at_once
-from dpconvex.data.encoded import carrying
+from dpconvex.data.columns import per_block
+from dpconvex.data.encoded import with_origin
 from dpconvex.errors import DomainError
 from dpconvex.features.transformers import LearnsNothing, finite_rows, refuse
 from dpconvex.util.arguments import COUNT, POSITIVE, check_fields, require
@@ -50,7 +50,7 @@ class GroupNormalizer(LearnsNothing):
         """Return normalised records, shape (n, features), in the precision of X."""
         rows = self._read(X)
         result = np.empty(rows.shape, dtype=rows.dtype)
-        shape, step = (-1, self.groups, rows.shape[1] // self.groups), at_once(rows.shape[1:])
+        shape, step = (-1, self.groups, rows.shape[1] // self.groups), per_block(rows.shape[1:])
         for start in range(0, len(rows), step):
             # In C order: sums in another order round differently.
             parts = np.array(rows[start : start + step], dtype=float, order="C").reshape(shape)
@@ -65,7 +65,7 @@ class GroupNormalizer(LearnsNothing):
             lengths = np.sqrt(np.square(parts).sum(axis=(1, 2), keepdims=True))
             parts *= INSIDE / np.where(lengths > 0, lengths, 1.0)
             result[start : start + step] = parts.reshape(-1, rows.shape[1])
-        return carrying(result, X)
+        return with_origin(result, X)
 
     def _read(self, X: Any, reset: bool = False) -> NDArray[Any]:
         check_fields(self, groups=COUNT, floor=POSITIVE)

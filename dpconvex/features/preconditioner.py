@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.data.encoded import carrying
-from dpconvex.data.validation import numbers
+from dpconvex.data.encoded import with_origin
+from dpconvex.data.validation import real_array
 from dpconvex.errors import DomainError
 from dpconvex.features.transformers import LearnsNothing, finite_rows
 from dpconvex.util.arguments import require
@@ -56,7 +56,7 @@ class PublicPreconditioner(LearnsNothing):
         result = np.empty_like(rows)
         for start in range(0, len(rows), step := max(BLOCK // max(len(matrix), 1), 1)):
             result[start : start + step] = turned(rows[start : start + step].astype(float), matrix)
-        return carrying(result, X)  # multiples of 2^-20, which single precision holds
+        return with_origin(result, X)  # multiples of 2^-20, which single precision holds
 
     def _matrix(self) -> Array:
         """Return the matrix in whole numbers; it is computed again if options or public records have changed."""
@@ -68,7 +68,7 @@ class PublicPreconditioner(LearnsNothing):
         return made[2]
 
     def _public(self) -> Array:
-        public = numbers("PublicPreconditioner: records", self.records)
+        public = real_array("PublicPreconditioner: records", self.records)
         known = is_real(self.power) and 0 <= self.power <= 0.5 and is_real(self.ridge) and 0 < self.ridge < np.inf
         fits = public.ndim == 2 and len(public) and np.isfinite(public).all() and known
         said = "records must be a table of finite numbers, power between 0 and 1/2, and ridge positive and finite"

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy import fft
 
-from dpconvex.data.encoded import carrying
-from dpconvex.data.validation import numbers
+from dpconvex.data.encoded import with_origin
+from dpconvex.data.validation import real_array
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.transformers import LearnsNothing, refuse
 from dpconvex.util.arguments import COUNT, require
@@ -27,7 +27,7 @@ from dpconvex.util.runtime import in_order, one_blas_thread
 # compute in another order for other shapes.
 BLOCK = 8
 # The wavelets of the kymatio library: width and frequency of the finest, and number of periodic images on each side.
-WIDTH, FUENCY, REPEATED = 0.8, 0.75 * math.pi, 2
+WIDTH, FREQUENCY, REPEATED = 0.8, 0.75 * math.pi, 2
 
 
 @dataclass(eq=False, repr=False)
@@ -88,7 +88,7 @@ class ScatteringFeatures(LearnsNothing):
 
         with one_blas_thread() as workers:
             deque(in_order((partial(fill, start) for start in range(0, len(result), BLOCK)), workers, "images"), 0)
-        return carrying(result.reshape(len(images), math.prod(self.coefficients)), X)
+        return with_origin(result.reshape(len(images), math.prod(self.coefficients)), X)
 
     @property
     def coefficients(self) -> tuple[int, int, int]:
@@ -111,7 +111,7 @@ class ScatteringFeatures(LearnsNothing):
 
     def _read(self, X: Any, reset: bool = False) -> NDArray[Any]:
         """Return images as an array of shape (n, height, width, colours), not copied if they were an array."""
-        shape, images = self._checked(), numbers("X", X)
+        shape, images = self._checked(), real_array("X", X)
         known = [tuple(map(int, self.shape)), (math.prod(shape),)]
         both = f"{known[0]} or {known[1]}, not {images.shape[1:]}"
         require(images.shape[1:] in known, f"ScatteringFeatures: images must have shape {both}.", DomainError)
@@ -183,7 +183,7 @@ def filters_of(height: int, width: int, J: int, L: int, kind: DTypeLike) -> Filt
     border = tuple(((w - n) // 2, (w - n + 1) // 2) for w, n in zip(sides, (height, width), strict=True))
     angles, spread = [(L - L // 2 - 1 - turn) * math.pi / L for turn in range(L)], WIDTH * 2 ** (J - 1)
     waves, averages = [], []
-    scales = [[wave(sides, WIDTH * 2**j, FUENCY / 2**j, angle, 4 / L) for angle in angles] for j in range(J)]
+    scales = [[wave(sides, WIDTH * 2**j, FREQUENCY / 2**j, angle, 4 / L) for angle in angles] for j in range(J)]
     for level in range(J):
         coarser = [folded(np.array(made), level) for made in scales[level:]]
         waves.append([np.repeat(tiled(w, k) / 4**k, 2, axis=-1).astype(kind) for k, w in enumerate(coarser)])

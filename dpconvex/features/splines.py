@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.data.encoded import carrying
+from dpconvex.data.encoded import with_origin
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Levels
 from dpconvex.errors import TemplateError
@@ -84,7 +84,7 @@ class Axis:
         if not len(self.knots):
             return sp.csr_array(encoded)
         place = self.places(encoded)
-        left, along = cells(self.knots, place)
+        left, along = knot_positions(self.knots, place)
         absent = self.absent(encoded)
         weights = np.stack([np.where(absent, 0.0, 1 - along), np.where(absent, 1.0, along)], axis=1)
         nodes = np.stack([left, np.where(absent, self.nodes - 1, left + 1)], axis=1)
@@ -98,13 +98,13 @@ class Axis:
         return encoded[:, -1] > 0 if self.nodes > len(self.knots) else np.zeros(len(encoded), dtype=bool)
 
 
-def cells(knots: Array, place: Array) -> tuple[NDArray[np.int64], Array]:
+def knot_positions(knots: Array, place: Array) -> tuple[NDArray[np.int64], Array]:
     """Return the index of the knot before each place, and the part of the way to the next knot, from 0 to 1."""
     left = np.clip(np.searchsorted(knots, place, side="right") - 1, 0, len(knots) - 2)
     return left, (place - knots[left]) / (knots[left + 1] - knots[left])
 
 
-def usual_knots(column: Column, even: int = EVEN, fine: bool = True) -> Array:
+def default_knots(column: Column, even: int = EVEN, fine: bool = True) -> Array:
     """Return the default knots of a column: none for categories, the levels themselves for few ordered levels."""
     if isinstance(column, Categorical):
         return np.zeros(0)
@@ -175,7 +175,7 @@ class SplineEncoder(TableTransformer):
 
     def transform(self, X: Any) -> Array:
         """Return features, shape (n, features), rows of length at most 1."""
-        return carrying(self.rows(self.blocks(), self.encoded(X)), self.schema)
+        return with_origin(self.rows(self.blocks(), self.encoded(X)), self.schema)
 
     def rows(self, blocks: Sequence[SplineBlock], encoded: Mapping[str, Array]) -> Array:
         """Return the features of encoded columns, shape (n, features)."""
@@ -193,7 +193,7 @@ class SplineEncoder(TableTransformer):
         for pair in self.pairs:
             if not (isinstance(pair, tuple | list) and len({*pair}) == len(pair) == 2 and {*pair} <= axes.keys()):
                 raise TemplateError(f"pairs must hold pairs of two of the columns {list(axes)}, not {pair!r}.")
-            coarse = (replace(axes[n], knots=usual_knots(axes[n].column, COARSE - 1, fine=False)) for n in pair)
+            coarse = (replace(axes[n], knots=default_knots(axes[n].column, COARSE - 1, fine=False)) for n in pair)
             blocks.append(SplineBlock(tuple(coarse)))
         return blocks
 
@@ -223,7 +223,7 @@ class SplineEncoder(TableTransformer):
     def _knots(self, name: str, column: Column) -> Array:
         given = (self.knots or {}).get(name)
         if given is None:
-            return usual_knots(column)
+            return default_knots(column)
         (lower, upper), places = column.ends, np.zeros(())
         with suppress(TypeError, ValueError):
             places = (np.asarray(given, dtype=float) - lower) / (upper - lower)

@@ -38,7 +38,7 @@ class LearnsNothing(TransformerMixin, BaseEstimator):
 
 
 @contextmanager
-def unquoted() -> Iterator[None]:
+def hide_records() -> Iterator[None]:
     """Context that removes quoted records from the errors of scikit-learn, and warnings of numbers, which tell about records."""
     try:
         with np.errstate(all="ignore"):
@@ -50,7 +50,7 @@ def unquoted() -> Iterator[None]:
         raise ValueError(" ".join([first, *(line for line in rest if line.startswith("Reshape"))])) from None
 
 
-@unquoted()
+@hide_records()
 def finite_rows(transformer: Any, X: Any, reset: bool) -> NDArray[Any]:
     """Return records in double or single precision, as they are stored; raise at the first record that is not finite."""
     options = {"dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 0}
@@ -83,10 +83,10 @@ class TableTransformer(LearnsNothing):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64"]
-        return of_tables(tags)
+        return table_tags(tags)
 
 
-def of_tables(tags: Any) -> Any:
+def table_tags(tags: Any) -> Any:
     """Return scikit-learn's tags of a transformer of tables: named columns of any type, which the schema checks."""
     tags.input_tags.two_d_array, tags.input_tags.sparse, tags.input_tags.dict = False, False, True
     tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = tags.no_validation = True

@@ -139,7 +139,7 @@ def has_own_rows(form: LossForm) -> bool:
     return not scores.is_shared and scores.shape[0] > 1
 
 
-def told_share(form: LossForm) -> float:
+def informative_share(form: LossForm) -> float:
     """Return the share of informative records, relative to a median: 2 min(q, 1 - q) for a quantile q, 1 for other losses."""
     public = public_facts(own_form(form)[0])[1]
     if not public.vanishes:  # with a link, slopes of all records are informative

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpconvex.data.partitions import settled
-from dpconvex.data.record import in_one_place
+from dpconvex.data.partitions import normalized
+from dpconvex.data.record import require_arrays
 from dpconvex.errors import NotPrivate
 from dpconvex.expressions.discipline import is_convex
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.engine import DataEngine
-from dpconvex.fitting.release import Release, functions_of, knowing
+from dpconvex.fitting.release import Release, annotated, functions_of
 from dpconvex.fitting.verify import analyse, check_template
 from dpconvex.model.template import Template
 from dpconvex.optim import backend as backends, certify
@@ -93,7 +93,7 @@ def solve_without_privacy(
         if found.distance_bound <= problem.distance_allowed(FARTHEST, found.theta):
             theta, distance = found.theta, found.distance_bound
     if theta is None:
-        in_one_place("the conic solver that this template needs", data)
+        require_arrays("the conic solver that this template needs", data)
         anything = modulus or np.finfo(float).tiny  # a conic solver does not use it
         theta, total = least(Problem(template, space, feasible, batch, size=batch.size, strong_convexity=anything))
         distance, gap = float(np.sqrt(2 * total / modulus)) if modulus > 0 else np.inf, total / batch.size
@@ -101,7 +101,7 @@ def solve_without_privacy(
     if np.isfinite(distance):
         said.append(f"it is within {distance:.2g} of the minimiser")
     proof: Any = {"not_private_because": "; ".join(said), "distance": distance, "gap": gap}
-    return knowing(Baseline(space.unpack(theta), **proof, **functions_of(template)), settled(data))
+    return annotated(Baseline(space.unpack(theta), **proof, **functions_of(template)), normalized(data))
 
 
 def analysed(template: Template) -> Analysis | None:

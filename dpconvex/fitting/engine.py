@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
-from dpconvex.data.record import in_one_place
+from dpconvex.data.record import require_arrays
 from dpconvex.errors import NotConverged
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.rounding import bend_of, bends, minimiser_norm
@@ -96,7 +96,7 @@ class DataEngine:
         return feasible.project(feasible.project(theta)) if feasible.has_projection else feasible.project(theta)
 
 
-def check_place(data: Any, solver: Any) -> None:
+def check_backend(data: Any, solver: Any) -> None:
     """Raise if the backend needs all records at once, but they are in partitions."""
     if type(solver) not in (FirstOrder, Warm):
-        in_one_place(f"the backend {type(solver).__name__}", data, "pass arrays, or leave the backend out")
+        require_arrays(f"the backend {type(solver).__name__}", data, "pass arrays, or leave the backend out")

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from dpconvex.accounting.budget import charge_schema
 from dpconvex.accounting.events import Event, event_of
 from dpconvex.certificates.certificate import Certificate
-from dpconvex.data.encoded import most_paid
+from dpconvex.data.encoded import learnt_cost
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.schema import Schema
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import NOT_JSON, require, retold
+from dpconvex.util.arguments import NOT_JSON, recast, require
 from dpconvex.util.arrays import Array, Indices
-from dpconvex.util.places import content_of, distinct, replaceable, write_whole
-from dpconvex.util.plain_data import built
+from dpconvex.util.places import read_content, replaceable, unique_fields, write_atomically
+from dpconvex.util.plain_data import build
 
 VERSION = 2
 PROOF = "proof.json"  # the member of the archive with the proof of the certificate
@@ -77,17 +77,17 @@ class StatedNumbers(Stated):
         known = dict(given) if isinstance(given, Mapping) else {}
         said = f"{cls.__name__}: expected what to_dict returns, not {given!r:.60}."
         require(known.pop("format", None) == cls.form, said)
-        return built(cls, known, {Array: lambda part: np.array(part, dtype=float), Privacy: Privacy.from_dict})
+        return build(cls, known, {Array: lambda part: np.array(part, dtype=float), Privacy: Privacy.from_dict})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the released numbers to a JSON file, atomically."""
-        write_whole(replaceable(path), json.dumps(self.to_dict(), indent=1, default=str).encode("utf-8"))
+        write_atomically(replaceable(path), json.dumps(self.to_dict(), indent=1, default=str).encode("utf-8"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file that `save` wrote. Nothing in the file proves its numbers and its cost."""
-        with retold(f"{path}: no {cls.__name__.lower()} can be read from it", *NOT_JSON):
-            return cls.from_dict(json.loads(content_of(path), object_pairs_hook=distinct))
+        with recast(f"{path}: no {cls.__name__.lower()} can be read from it", *NOT_JSON):
+            return cls.from_dict(json.loads(read_content(path), object_pairs_hook=unique_fields))
 
 
 class Released(Stated):
@@ -101,14 +101,14 @@ class Released(Stated):
         if not typed or (self.spent is None) == (not self.not_private_because):
             raise TemplateError(f"{type(self).__name__}: pass either `spent`, or `not_private_because`.")
         certificate = getattr(self, "certificate", None)
-        object.__setattr__(self, "learnt", most_paid([self.learnt, getattr(self, "schema", None)]))
+        object.__setattr__(self, "learnt", learnt_cost([self.learnt, getattr(self, "schema", None)]))
         charge_schema(None, self.learnt)  # raises if the cost was edited
         if self.learnt is not None and isinstance(certificate, Certificate):
             object.__setattr__(self, "certificate", certificate.with_costs(self.learnt))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a file atomically; replace a regular file, and raise `TemplateError` for other kinds of files."""
-        write_whole(replaceable(path), self.to_bytes())
+        write_atomically(replaceable(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """Return the bytes that `save` writes: fields in JSON, with numbers for arrays. Equal releases have equal bytes."""
@@ -153,7 +153,7 @@ class Released(Stated):
         ...     dp.Release.load(folder + "/fit.npz")
         Release(w (1,); NOT PRIVATE: no noise was added)
         """
-        return cls.from_bytes(content_of(path), template, path)
+        return cls.from_bytes(read_content(path), template, path)
 
     @classmethod
     def from_bytes(
@@ -173,14 +173,14 @@ class Released(Stated):
         try:
             arrays: dict[str, Any] = dict(members(content))
             proof = arrays.pop(PROOF, None)
-            fields = json.loads(str(arrays.pop("header")), object_pairs_hook=distinct)
+            fields = json.loads(str(arrays.pop("header")), object_pairs_hook=unique_fields)
             if fields.pop("format") != cls.form:
                 raise ValueError("it has another format")
             version = fields.pop("version")
             if version != VERSION:
                 raise ValueError(f"version {version!r} of the format, but this program reads version {VERSION}")
             fields.pop("whitening", None)  # in files from before 0.2.0; a certificate with this raises
-            found = built(cls, fields, {**readers, Array: partial(taken, "f"), Indices: partial(taken, "i")})
+            found = build(cls, fields, {**readers, Array: partial(taken, "f"), Indices: partial(taken, "i")})
             if arrays or not set(fields) <= set(cls.kept):
                 raise ValueError("there are unknown arrays or fields")
             certificate = getattr(found, "certificate", None)

@@ -12,8 +12,8 @@ from dpconvex.expressions.discipline import is_convex
 from dpconvex.fitting.adaptive import estimate_with_covariance, fewest_records
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob, checked_batch
-from dpconvex.fitting.statistics import Coefficients, names
-from dpconvex.fitting.verify import FitOptions, analyse, check_template, read
+from dpconvex.fitting.statistics import Coefficients, coefficient_names
+from dpconvex.fitting.verify import FitOptions, analyse, check_template, read_form
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.recipe import nonsmooth_parts
 from dpconvex.model.privacy import Privacy, check_privacy
@@ -95,7 +95,7 @@ def intervals(
     options = FitOptions(AdaptiveSteps(), None, None, size, clip, budget, entry, seed, unit=unit, units=True)
     job = FitJob(data, privacy, [template], options, release=release)
     learner = job.templates[0]
-    form = read(learner, False)  # terms that no record enters are part of the expected loss
+    form = read_form(learner, False)  # terms that no record enters are part of the expected loss
     check_loss(form)
     if release is not None:
         shapes = {name: np.shape(value) for name, value in release.parameters.items()}
@@ -137,7 +137,7 @@ def intervals(
 
 def check_loss(form: LossForm) -> None:
     """Raise for losses without a known Hessian, too many parameters, and parameters that no record enters."""
-    tuple(names(form.space))  # raises for symmetric matrices
+    tuple(coefficient_names(form.space))  # raises for symmetric matrices
     bare = any(node.variables and not hidden for node, hidden in nonsmooth_parts(form).items())
     said = "intervals: the loss must be convex with a bounded second derivative; smooth it"
     try:

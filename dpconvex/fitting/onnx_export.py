@@ -13,9 +13,9 @@ from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import Column, Levels
 from dpconvex.data.tables import objects, text_of
 from dpconvex.errors import TemplateError
-from dpconvex.util.arguments import retold
+from dpconvex.util.arguments import recast
 from dpconvex.util.arrays import Array
-from dpconvex.util.places import replaceable, write_whole
+from dpconvex.util.places import replaceable, write_atomically
 
 Function = Callable[[Array], Any]
 SAME = 1e-9  # Relative error up to which functions count as equal
@@ -26,7 +26,7 @@ class Graph:
     """An ONNX graph: each call adds a node and returns the name of its result; arrays among the arguments become constants."""
 
     def __init__(self, status: str) -> None:
-        with retold("to_onnx needs the package onnx: pip install 'dpconvex[onnx]'", ImportError):
+        with recast("to_onnx needs the package onnx: pip install 'dpconvex[onnx]'", ImportError):
             import onnx
         self.onnx, self.status, self.nodes, self.constants = onnx, status, list[Any](), list[Any]()
         self.inputs, self.outputs = list[Any](), list[Any]()
@@ -63,7 +63,7 @@ class Graph:
         model = helper.make_model(graph, opset_imports=opsets, producer_name="dpconvex", ir_version=8)
         helper.set_model_props(model, {"privacy": self.status})
         self.onnx.checker.check_model(model)
-        write_whole(replaceable(path), model.SerializeToString())
+        write_atomically(replaceable(path), model.SerializeToString())
 
 
 def encoded(graph: Graph, schema: Schema, name: str) -> str:
@@ -167,7 +167,7 @@ def export(
         said = f"to_onnx: only linear, softmax and additive models work, not scores of {len(labels)} labels (grades)"
         raise TemplateError(f"{said}. Keep the file of `save`, which predicts in Python.")
     logistic = probabilities is not None and labels is not None and alike(probabilities(points), softmax(known, axis=1))
-    finished(graph, path, result, found[1].shape, labels, logistic, bounds)
+    write_model(graph, path, result, found[1].shape, labels, logistic, bounds)
 
 
 def export_estimator(estimator: Any, path: Any) -> None:
@@ -185,7 +185,7 @@ def export_estimator(estimator: Any, path: Any) -> None:
         export(path, estimator.release_.status, functions, classes, estimator.n_features_in_, schema, bounds=bounds)
 
 
-def finished(
+def write_model(
     graph: Graph,
     path: Any,
     result: str,

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from dpconvex.errors import DPConvexError, TemplateError, shorten
-from dpconvex.fitting.release import Release, plain
+from dpconvex.fitting.release import Release, json_source
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.model.template import Template
 from dpconvex.util.arguments import PATH, require
@@ -88,7 +88,7 @@ def options(name_or_path: str | os.PathLike[str]) -> Mapping[str, inspect.Parame
 
 def reduced(found: Release | Statistics) -> tuple[Any, ...]:
     """Return the pickle of a release for a shipped problem: the bytes of its file, and name and options of the problem."""
-    source = plain(found.source if isinstance(found, Release) else getattr(found.template, "source", None))
+    source = json_source(found.source if isinstance(found, Release) else getattr(found.template, "source", None))
     if source is None or source[0] not in shipped():
         return tuple(found.__reduce_ex__(4))  # fails for functions that are not at the top of a module
     return restored, (type(found), found.to_bytes(), *source)

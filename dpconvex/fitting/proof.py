@@ -24,7 +24,7 @@ from dpconvex.expressions.to_cvxpy import attribute_constraints
 from dpconvex.mechanisms.gradient_descent import ROUNDING_SHARE
 from dpconvex.mechanisms.matrix_noise import best_structure
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
-from dpconvex.model.privacy import Privacy, left
+from dpconvex.model.privacy import Privacy, remaining
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.curvature import MeanJoint, Touch, hull_rows, maximise_trace
 from dpconvex.sensitivity.gram import GradientGram
@@ -80,7 +80,7 @@ def sampled(certificate: Certificate) -> dict[str, Any]:
     """Return the numbers that Poisson sampling relies on: the noise of one gradient, and the cost of all steps."""
     known = {key: exact(certificate.settings[key]) for key in ("steps", "sampling", "multiplier")}
     parts = {"epsilon": certificate.noise_epsilon, "delta": certificate.noise_delta}
-    return known | {key: exact(left(part, ROUNDING_SHARE * part) * (1 + 2.0**-51)) for key, part in parts.items()}
+    return known | {key: exact(remaining(part, ROUNDING_SHARE * part) * (1 + 2.0**-51)) for key, part in parts.items()}
 
 
 def exact(value: float) -> int | str:

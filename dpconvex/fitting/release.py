@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.certificates.bound_certificate import BoundCertificate
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.batch import Batch
-from dpconvex.data.columns import at_once, blocks, check_aligned, check_names, dense, names_of, records_of
+from dpconvex.data.columns import blocks, check_aligned, check_names, dense, names_of, per_block, records_of
 from dpconvex.data.domains import Box
-from dpconvex.data.encoded import most_paid, origins
+from dpconvex.data.encoded import learnt_cost, origins
 from dpconvex.data.learnt import Learnt
-from dpconvex.data.record import feature_names, same_length
+from dpconvex.data.record import common_length, feature_names
 from dpconvex.data.schema import Schema, check_encoded, schema_of
 from dpconvex.data.validation import finite_numbers, has_masked
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
@@ -29,8 +29,8 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Predict, Template, further_fields
 from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import TEXT, instance, require
-from dpconvex.util.arrays import Array, as_they_are, frozen
-from dpconvex.util.markup import aligned, details, paragraph
+from dpconvex.util.arrays import Array, exact_array, frozen
+from dpconvex.util.markup import details, html_table, paragraph
 
 RAW = "this is a table, not the features of its schema: pass release.schema.encode(table, labelled=False)[0]."
 REMEDY = (
@@ -118,7 +118,7 @@ class Release(Released, Mapping[str, Array]):
         self.check_paid()
         copied = {name: finite(name, value) for name, value in self.parameters.items()}
         require(copied, "Release: there is no parameter to release.")
-        self.__dict__.update(parameters=copied, source=plain(self.source))
+        self.__dict__.update(parameters=copied, source=json_source(self.source))
 
     __hash__ = object.__hash__  # a mapping of arrays has no useful equality, so a release is equal to itself alone
     __eq__ = object.__eq__
@@ -141,7 +141,7 @@ class Release(Released, Mapping[str, Array]):
         rows = [(name, " x ".join(map(str, value.shape)) or "a number") for name, value in self.items()]
         proof = "" if self.certificate is None else details("its guarantee", self.certificate._repr_html_())
         head = paragraph("Release", f", {self.status}", not self.private)
-        return head + aligned(["parameter", "shape"], rows, numbers=()) + proof
+        return head + html_table(["parameter", "shape"], rows, numbers=()) + proof
 
     def predict(self, x: ArrayLike, **fields: ArrayLike) -> NDArray[Any]:
         """Predict from features, array_like or sparse, of shape (n, ...) and scaled as in training; costs no privacy.
@@ -173,7 +173,7 @@ class Release(Released, Mapping[str, Array]):
         further = {field: np.asarray(values) for field, values in fields.items()}
         for field, values in further.items():
             if values.dtype.kind in "US":  # NumPy may have converted numbers of a list to texts
-                further[field] = values = as_they_are(given) if isinstance(given := fields[field], list) else values
+                further[field] = values = exact_array(given) if isinstance(given := fields[field], list) else values
             further[field] = finite_numbers(field, values) if values.dtype.kind == "f" else values
         features = finite_numbers("x", x)
         if self.schema is not None and not sp.issparse(features):
@@ -181,7 +181,7 @@ class Release(Released, Mapping[str, Array]):
             require(made, f"{name}: {RAW}", DomainError)  # features of numeric columns have the names of the columns
         if further:
             lengths = {field: len(np.atleast_1d(values)) for field, values in further.items()}
-            same_length({"x": records_of(features)} | lengths)
+            common_length({"x": records_of(features)} | lengths)
         return self._called(name, features, further)
 
     def applied(self, name: str, x: Array, fields: Mapping[str, Any]) -> NDArray[Any]:
@@ -240,7 +240,7 @@ class Release(Released, Mapping[str, Array]):
                 raise TemplateError(f"Release: it does not come from a shipped problem. {REMEDY}")
             template = template(self.source[0], **self.source[1])
         instance(Template, "or a function that returns one").check("Release", template=template)
-        known = plain(template.source)
+        known = json_source(template.source)
         if self.source is not None and known is not None:
             (mine, fitted), (theirs, given) = self.source, known
             require(mine == theirs, f"Release: its problem is {mine!r}, but the template is of {theirs!r}.")
@@ -256,11 +256,11 @@ class Release(Released, Mapping[str, Array]):
         return replace(self, **made | {"source": self.source or template.source})
 
 
-def knowing(found: Any, data: Any) -> Any:
-    """Return a release, or statistics, with the column names, the schema and the learnt cost of settled data."""
+def annotated(found: Any, data: Any) -> Any:
+    """Return a release, or statistics, with the column names, the schema and the learnt cost of normalized data."""
     if isinstance(data, Batch):
         return found
-    return replace(found, names=feature_names(data), schema=schema_of(data), learnt=most_paid(origins(data)))
+    return replace(found, names=feature_names(data), schema=schema_of(data), learnt=learnt_cost(origins(data)))
 
 
 def functions_of(template: Template) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def by_blocks(function: Predict, features: Any, fields: Mapping[str, Any]) -> An
     except (TypeError, ValueError, LookupError, NotImplementedError):
         if not sp.issparse(features) or not features.shape[0]:
             raise
-        step = at_once(features.shape[1:])
+        step = per_block(features.shape[1:])
         parts = zip(*(blocks(column, step) for column in (features, *fields.values())), strict=True)
         return np.concatenate([function(dense(x), **dict(zip(fields, own, strict=True))) for x, *own in parts])
 
@@ -300,7 +300,7 @@ def finite(name: object, value: ArrayLike) -> Array:
     return frozen(array.astype(np.float64))
 
 
-def plain(source: Any) -> tuple[str, dict[str, Any]] | None:
+def json_source(source: Any) -> tuple[str, dict[str, Any]] | None:
     """Return name and options of a shipped problem as JSON data; None for a path, or options that JSON cannot hold."""
     # A pattern would ask an array without dimensions for its length.
     match source if isinstance(source, tuple | list | None) else object():

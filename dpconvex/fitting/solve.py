@@ -17,21 +17,21 @@ from dpconvex.certificates.certificate import Certificate, DescentCertificate, Q
 from dpconvex.certificates.integer_noise import perturb
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import check_aligned
-from dpconvex.data.encoded import most_paid, origins
-from dpconvex.data.partitions import Partitions, settled
-from dpconvex.data.record import Record, counted, in_one_place
+from dpconvex.data.encoded import learnt_cost, origins
+from dpconvex.data.partitions import Partitions, normalized
+from dpconvex.data.record import Record, num_records, require_arrays
 from dpconvex.data.schema import Schema, check_inside, check_unit
 from dpconvex.errors import DomainError, NotPrivate, warn
-from dpconvex.fitting.adaptive import release_steps, told_share
-from dpconvex.fitting.engine import DataEngine, check_place
-from dpconvex.fitting.release import Release, fields_of, functions_of, knowing
+from dpconvex.fitting.adaptive import informative_share, release_steps
+from dpconvex.fitting.engine import DataEngine, check_backend
+from dpconvex.fitting.release import Release, annotated, fields_of, functions_of
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.fitting.verify import CertifiedFit, FitOptions, RangedFit, analyse, check_template, form_of
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
 from dpconvex.mechanisms.target_range import CELLS, counts_of, rescaled_targets
-from dpconvex.model.people import NO_UNIT, People, for_promise
+from dpconvex.model.people import NO_UNIT, People, template_to_fit
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.gaussian import gaussian_level
@@ -148,7 +148,7 @@ def statistics(
     proved = fit.proved_and_paid()
     with fit.told():
         found = released(proved, fit.data, fit.backend, fit.source, clip, fit.people)
-    return knowing(found, fit.data)
+    return annotated(found, fit.data)
 
 
 @dataclass
@@ -168,8 +168,8 @@ class FitJob:
         for template in self.templates:
             check_template(template)
         check_privacy("this", self.privacy, options.units)
-        self.templates = [for_promise(template, self.privacy) for template in self.templates]
-        self.data, self.source = settled(self.data), NoiseSource(options.seed)
+        self.templates = [template_to_fit(template, self.privacy) for template in self.templates]
+        self.data, self.source = normalized(self.data), NoiseSource(options.seed)
         check_unit(self.privacy.unit, *origins(self.data), getattr(self.release, "schema", None))
         promise: Any = self.release and (self.release.spent or getattr(self.release.certificate, "privacy", None))
         unit = promise.unit if promise else None
@@ -180,15 +180,15 @@ class FitJob:
             fields = self.data if isinstance(self.data, Mapping) else {"data": self.data}
             check_aligned({**fields, "unit": options.unit})
             whose = self.data.identifiers(options.unit) if isinstance(self.data, Partitions) else options.unit
-            self.people = People.read(self.privacy, whose, counted(self.data), self.source.rng)
+            self.people = People.read(self.privacy, whose, num_records(self.data), self.source.rng)
             self.data = self.people.with_weights(self.data) if self.people.weighted else self.data
         require(options.unit is None or self.people is not None, NO_UNIT)
-        self.learnt = most_paid([*origins(self.data), self.release])
+        self.learnt = learnt_cost([*origins(self.data), self.release])
         self.size = public_size(self.templates[0], self.data, self.privacy, options.size, self.people)
         self.backend = resolve_backend(options.backend)
-        check_place(self.data, self.backend)
+        check_backend(self.data, self.backend)
         if options.workers is not None:
-            in_one_place("a fit with workers", self.data, "leave workers out: partitions are summed where they lie")
+            require_arrays("a fit with workers", self.data, "leave workers out: partitions are summed where they lie")
         self.record: Record = self.record or self.templates[0].record
         self.protected = self.privacy.adjacency == "add-remove"
 
@@ -218,7 +218,7 @@ class FitJob:
             yield f"delta = {delta:g} is not below 1 / {size}, the number of records, {publishing}: take 1e-6, for example."
         for fit in fits:
             if isinstance(fit.certificate, QueriesCertificate) and "vertices" not in fit.certificate.settings:
-                if few := fit.certificate.few(share := told_share(form_of(fit.template))):
+                if few := fit.certificate.few(share := informative_share(form_of(fit.template))):
                     told = f", with {share:.2g} of the records on the steep side: estimated quantiles are too near to the median"
                     told = f"{few}{told * (share < 0.99)}. More records, a larger epsilon or fewer features help."
                     yield f"{size} records for {fit.certificate.noise_dimension} parameters: {told}"
@@ -259,7 +259,7 @@ class FitJob:
 
     def run(self, fit: CertifiedFit, data: Any, source: NoiseSource, people: People | None = None) -> Release:
         with self.told():
-            return knowing(run(fit, data, self.backend, source, self.options.clip, people or self.people), self.data)
+            return annotated(run(fit, data, self.backend, source, self.options.clip, people or self.people), self.data)
 
     def batch(self, record: Record | None = None) -> Batch:
         """Return the checked records, after the charge; an error about values states the cost."""
@@ -297,7 +297,7 @@ def note_fit(data: Any, change: int = 0, told: bool = False) -> int:
 def public_size(template: Template, data: Any, privacy: Privacy, size: int | None, people: People | None = None) -> int:
     """Return the public number of records; under add-remove, raise if it is not given."""
     if privacy.adjacency == "replace-one":
-        records = counted(data) if people is None else people.size
+        records = num_records(data) if people is None else people.size
         why = f"size is {size}, but there are {records} records"
         require(size in (None, records), f"solve: {why}; replace-one needs the number of records.")
         return max(records, 1)

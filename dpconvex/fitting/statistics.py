@@ -198,7 +198,7 @@ class Coefficients(StatedNumbers):
         reach = errors * -float(ndtri((1 - level) / 2))
         ends: Any = {"lower": estimates - reach, "upper": estimates + reach, "confidence": level}
         noise = np.where(hidden, np.nan, np.sqrt(np.diag(of_noise)))
-        return cls(tuple(names(space)), estimates, errors, noise, **ends, **further, covariance=covariance)
+        return cls(tuple(coefficient_names(space)), estimates, errors, noise, **ends, **further, covariance=covariance)
 
     @property
     def undetermined(self) -> tuple[str, ...]:
@@ -348,7 +348,7 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     return Coefficients.around(space, estimates, both, of_noise, confidence, residual_deviation=deviation, **paid)
 
 
-def names(space: Space) -> Iterator[str]:
+def coefficient_names(space: Space) -> Iterator[str]:
     for name, block in space.blocks.items():
         if block.symmetric:
             raise TemplateError(f"coefficients: the variable {name!r} is a symmetric matrix; declare plain variables.")

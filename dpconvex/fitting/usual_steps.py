@@ -28,7 +28,7 @@ from dpconvex.sums.linear_scores import linear_scores
 MANY_AT_HINGES = 20.0  # Records per parameter and unit of the level, from which steps are better for hinges
 
 
-def are_usual(
+def steps_are_default(
     read: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int, plan: AdaptiveSteps
 ) -> bool:
     """Return whether steps are the default; steps of whole gradients are taken only by name.

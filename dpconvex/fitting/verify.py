@@ -12,7 +12,7 @@ from dpconvex.certificates.text import UNIT_COST
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
 from dpconvex.fitting.proof import proof_of
-from dpconvex.fitting.usual_steps import are_usual
+from dpconvex.fitting.usual_steps import steps_are_default
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, vertex_reach
@@ -21,8 +21,8 @@ from dpconvex.mechanisms.recipe import Automatic, TargetRange, plans, why
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.mechanisms.target_range import RangePlan, Target, target_of
-from dpconvex.model.people import for_promise
-from dpconvex.model.privacy import Privacy, check_privacy, computable, not_for_units
+from dpconvex.model.people import template_to_fit
+from dpconvex.model.privacy import Privacy, calibration, check_privacy, not_for_units
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm, check_loss, check_public
@@ -48,15 +48,15 @@ def check_template(template: object) -> None:
 
 def form_of(template: Template) -> LossForm:
     check_template(template)
-    return read(template)
+    return read_form(template)
 
 
 @once
-def read(template: Template, convex: bool = True) -> LossForm:
+def read_form(template: Template, convex: bool = True) -> LossForm:
     if convex:  # the form is the same with and without this check
         check_public(template)
         check_loss(template)
-        return read(template, False)
+        return read_form(template, False)
     form = LossForm(template, convex)
     check_translation(form)
     return form
@@ -82,7 +82,7 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
 
 @once
 def analysed(template: Template, why: str = "", convex: bool = True) -> Analysis:
-    return Analysis(read(template, convex), unbounded=DPConvexError(why) if why else None)
+    return Analysis(read_form(template, convex), unbounded=DPConvexError(why) if why else None)
 
 
 @quietly
@@ -182,7 +182,7 @@ class FitOptions:
         Stage.name = "proving"
         check_privacy("this", privacy, self.units)
         check_template(template)
-        template = for_promise(template, privacy)
+        template = template_to_fit(template, privacy)
         if not self.checked:
             return self._proved(template, privacy, size)
         return replayed(partial(self._proved, template, size=size), privacy)
@@ -221,7 +221,7 @@ class FitOptions:
             return None, self.mechanism
         known = partial(form_of, template), partial(analyse, template, None)
         for plan in plans(*known, privacy, size):
-            if isinstance(plan, AdaptiveSteps) and not are_usual(*known, privacy, size, plan):
+            if isinstance(plan, AdaptiveSteps) and not steps_are_default(*known, privacy, size, plan):
                 continue
             if type(plan) is not Automatic:  # after an error, the next plan follows
                 with suppress(DPConvexError, OverflowError):
@@ -284,7 +284,7 @@ def proved(template: Template, privacy: Privacy, size: int, mechanism: Mechanism
     feasible = analysis.form.feasible
     if feasible.obstacle is not None:
         raise NotConverged(f"{feasible.obstacle}.")
-    with computable(privacy):
+    with calibration(privacy):
         if isinstance(mechanism, AdaptiveSteps):
             scores = linear_scores(analysis.form)
             if isinstance(mechanism, NoisyFrankWolfe):

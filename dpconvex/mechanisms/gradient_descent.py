@@ -12,14 +12,14 @@ from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms import base, clipped_descent as clipped
 from dpconvex.mechanisms.added_quadratic import ADDED, GUESS
-from dpconvex.model.privacy import Privacy, left
+from dpconvex.model.privacy import Privacy, remaining
 from dpconvex.noise.gaussian import gaussian_sigma
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
 from dpconvex.numerics import EPSILON, NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.regularizer import slope_of
-from dpconvex.util.arguments import COUNT, check_fields, require, within
+from dpconvex.util.arguments import COUNT, check_fields, number_in, require
 from dpconvex.util.arrays import Array
 
 GAUSSIAN = SPHERICAL["gaussian"]
@@ -91,7 +91,7 @@ class NoisyGradientDescent(base.ForUnits):
 
     def __post_init__(self) -> None:
         check_fields(self, steps=COUNT.or_none, momentum=ADDED, step_size=GUESS, sampling=GUESS)
-        check_fields(self, clip=within(1 / LARGEST_CLIP, LARGEST_CLIP).or_none)
+        check_fields(self, clip=number_in(1 / LARGEST_CLIP, LARGEST_CLIP).or_none)
         for name, value in {"sampling": self.sampling, "momentum": self.momentum}.items():
             if value is not None and not (value < 1 and self.clip is not None):
                 raise TemplateError(f"NoisyGradientDescent: {name} must be below 1, beside a `clip`, not {value!r}.")
@@ -122,7 +122,7 @@ class NoisyGradientDescent(base.ForUnits):
             steps = self.steps or (math.ceil(max(enough, FEWEST)) if enough < MOST else MOST)
         sigma = once * math.sqrt(steps) * (1 + NORM_SLACK)
         if rate < 1:  # the rest of the guarantee is for rounding: see `hiding`
-            rest = (left(total, ROUNDING_SHARE * total) for total in (privacy.epsilon, privacy.delta))
+            rest = (remaining(total, ROUNDING_SHARE * total) for total in (privacy.epsilon, privacy.delta))
             multiplier = sampled_multiplier(*rest, rate, steps)
             sigma = multiplier * apart * (1 + NORM_SLACK)
         risk: float | None = None

@@ -21,7 +21,7 @@ from dpconvex.mechanisms.rounding import (
     largest_eigenvalue,
     largest_floor,
 )
-from dpconvex.model.privacy import Privacy, left
+from dpconvex.model.privacy import Privacy, remaining
 from dpconvex.noise.discrete import GAUSSIAN, LAPLACE, measurement
 from dpconvex.noise.gaussian import gaussian_sigma, grid_loss, integer_scale
 from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK, TAIL_SLACK
@@ -105,7 +105,7 @@ class ResidualNoise:
         records: float = largest_count(privacy, bare.size)
         if counting:
             records += math.ceil(MARGINS * margin(counting, privacy.most))
-        own = spent.part(left(spent.epsilon, counting), spent.delta)
+        own = spent.part(remaining(spent.epsilon, counting), spent.delta)
         tail = (2 if counting else 1) * truncation_delta(privacy.epsilon)
         found, noise, steps = with_cover(mechanism, analysis, bare, own, counting, tail, records, asked=self.tolerance)
         whole = found.copied(

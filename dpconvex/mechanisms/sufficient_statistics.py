@@ -15,7 +15,7 @@ from dpconvex.numerics import EPSILON, NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import Moments, difference_bound, length_bound, quadratic_loss
-from dpconvex.util.arguments import SWITCH, check_fields, one_of, within
+from dpconvex.util.arguments import SWITCH, check_fields, number_in, one_of
 from dpconvex.util.arrays import Array
 from dpconvex.util.summation import MOMENT_BLOCK
 
@@ -57,7 +57,7 @@ class SufficientStatistics(ForUnits):
     residuals: bool = False
 
     def __post_init__(self) -> None:
-        check_fields(self, noise=one_of(SPHERICAL), weight=within(1e-3, 1e3), residuals=SWITCH)
+        check_fields(self, noise=one_of(SPHERICAL), weight=number_in(1e-3, 1e3), residuals=SWITCH)
 
     @classmethod
     def usual(cls, privacy: Privacy) -> "SufficientStatistics":

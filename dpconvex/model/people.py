@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpconvex.data.batch import Batch, PartitionedBatch
 from dpconvex.data.domains import Box
 from dpconvex.data.partitions import Partitions
-from dpconvex.data.record import Record, in_one_place
+from dpconvex.data.record import Record, require_arrays
 from dpconvex.data.tables import identifiers_of, reads_as_missing, value_of
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.expressions.from_cvxpy import field_of
@@ -47,7 +47,7 @@ class People:
         wrong = isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Sized)
         if wrong or len(getattr(given, "shape", (records,))) != 1 or len(given) != records:
             raise DomainError(f"unit: expected one identifier of the {unit} for each of {records} records.")
-        of, known = identified(given, unit or "person")
+        of, known = identifier_codes(given, unit or "person")
         order = np.lexsort((rng.random(records) if privacy.keep == "random" else np.arange(records), of))
         counts = np.bincount(of, minlength=len(known))
         rank = np.empty(records, dtype=np.int64)
@@ -85,13 +85,13 @@ class People:
 
     def with_weights(self, data: Any) -> Any:
         """Return data with a weight for each record: 1 over the number of records of its person, rounded down."""
-        in_one_place('keep="weights"', data, "pass arrays, or ask for no weights")
+        require_arrays('keep="weights"', data, "pass arrays, or ask for no weights")
         counts = np.bincount(self.of)
         each = np.where(counts > 1, np.nextafter(1.0 / np.maximum(counts, 1), 0.0), 1.0)
         return {**{name: data[name] for name in data.keys()}, WEIGHT: each[self.of]}  # noqa: SIM118
 
 
-def identified(given: Any, unit: str = "person") -> tuple[NDArray[np.int64], list[Any]]:
+def identifier_codes(given: Any, unit: str = "person") -> tuple[NDArray[np.int64], list[Any]]:
     """Return numbers of identifiers, by their first occurrence, and the distinct identifiers; raise for missing or mixed ones."""
     entries: list[Any] = identifiers_of(given)
     if any(map(reads_as_missing, entries)):
@@ -116,7 +116,7 @@ def identified(given: Any, unit: str = "person") -> tuple[NDArray[np.int64], lis
     return of, list(known)
 
 
-def for_promise(template: Template, privacy: Privacy) -> Template:
+def template_to_fit(template: Template, privacy: Privacy) -> Template:
     """Return the template to fit: with a weight for each record, if the guarantee weights records."""
     return template if privacy.keep != "weights" or template in WEIGHTED else weighted(template)
 

@@ -103,7 +103,7 @@ class Privacy:
 
     def minus(self, part: "Privacy") -> "Privacy":
         """Return the guarantee minus a part, rounded down, so that the two parts do not exceed this guarantee."""
-        return self.part(left(self.epsilon, part.epsilon), left(self.delta, part.delta))
+        return self.part(remaining(self.epsilon, part.epsilon), remaining(self.delta, part.delta))
 
     def part(self, epsilon: float, delta: float = 0.0) -> "Privacy":
         """Return a guarantee with another epsilon and delta, about the same neighbours."""
@@ -144,7 +144,7 @@ def not_for_units(owner: str, privacy: Privacy) -> NotPrivate:
 
 
 @contextmanager
-def computable(privacy: Privacy) -> Iterator[None]:
+def calibration(privacy: Privacy) -> Iterator[None]:
     """Context for the calibration of noise: guarantees that double precision cannot handle raise `NotPrivate`."""
     remedy = "ask for an epsilon from 1e-6 to 1e6, and a delta of 0 or from 1e-20 to 0.5"
     (small, large), why = COMPUTABLE, "the noise of so extreme a guarantee cannot be computed in double precision"
@@ -159,7 +159,7 @@ def computable(privacy: Privacy) -> Iterator[None]:
         raise NotPrivate(f"{why} ({type(error).__name__}: {error})", privacy, remedy) from error
 
 
-def left(total: float, part: float) -> float:
+def remaining(total: float, part: float) -> float:
     """Return `total` minus `part`, rounded down; 0 for a total of 0."""
     return 0.0 if total == 0 else math.nextafter(total - part, 0.0)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconvex.errors import DPConvexError
 from dpconvex.numerics import TAIL_SLACK
-from dpconvex.util.arguments import require, retold
+from dpconvex.util.arguments import recast, require
 from dpconvex.util.arrays import Indices
 from dpconvex.util.runtime import in_order, one_blas_thread
 
@@ -29,7 +29,7 @@ def add_integer_noise(law: str, scale: float, steps: Indices, rng: np.random.Gen
 def measurement(law: str, scale: float) -> Any:
     """Return OpenDP's mechanism on vectors of integers, or raise if it does not confirm the scale of the noise."""
     said = "nothing is released: OpenDP, which draws the noise, is not installed: pip install opendp"
-    with retold(said, ImportError):
+    with recast(said, ImportError):
         from opendp.domains import atom_domain, vector_domain
     from opendp.measurements import make_gaussian, make_laplace
     from opendp.metrics import l1_distance, l2_distance

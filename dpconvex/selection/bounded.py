@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike
 from dpconvex.accounting.budget import Budget, charge
 from dpconvex.certificates.bound_certificate import BoundCertificate, bound_certificate
 from dpconvex.data.record import Sealed
-from dpconvex.data.validation import DURATIONS, numbers
+from dpconvex.data.validation import DURATIONS, real_array
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, shown
 from dpconvex.expressions.discipline import monotonicity
 from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.fitting.release import Release
-from dpconvex.model.privacy import Privacy, check_privacy, computable
+from dpconvex.model.privacy import Privacy, calibration, check_privacy
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.util.arguments import COUNT, POSITIVE, TEXT, instance, number, refuse, require
 from dpconvex.util.arrays import Array, frozen
@@ -261,7 +261,7 @@ def verified_program(
     program.check_signs()
     facts = {bound.name: (bound.sensitivity, bound.size) for bound in program.bounds}
     texts = [str(constraint) for constraint in program.constraints if program.mentioned(constraint)]
-    with computable(privacy):
+    with calibration(privacy):
         certificate = bound_certificate(privacy, facts, texts)  # a refusal comes before the solver
     program.prepare(solver)
     return program, replace(certificate, allowed=program.allowed)
@@ -280,7 +280,7 @@ def check_types(bound: PrivateBound, given: Any) -> None:
 
 
 def in_domain(bound: PrivateBound, value: ArrayLike) -> Array:
-    found = np.array(numbers(bound.name, value), dtype=float)
+    found = np.array(real_array(bound.name, value), dtype=float)
     finite = found.shape == bound.shape and np.isfinite(found).all()
     require(finite, f"{bound.name}: expected {bound.shape} finite numbers.", DomainError)
     below, why = np.argwhere(found < bound.minimum).tolist(), "lies below the declared minimum; nothing is released"

@@ -17,20 +17,20 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.columns import BLOCK_BYTES, blocks, check_aligned, check_names, dense, names_of
 from dpconvex.data.dask_columns import is_frame
 from dpconvex.data.domains import Ball
-from dpconvex.data.encoded import most_paid, origins
+from dpconvex.data.encoded import learnt_cost, origins
 from dpconvex.data.learnt import Learnt
-from dpconvex.data.partitions import Partitions, settled
-from dpconvex.data.record import Record, feature_names, table
+from dpconvex.data.partitions import Partitions, normalized
+from dpconvex.data.record import Record, columns_of, feature_names
 from dpconvex.data.schema import check_unit
 from dpconvex.data.validation import check_labels, finite_numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.files import Released
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans, grid_step, least_scale, nearest, sensitivity
-from dpconvex.model.privacy import Privacy, check_privacy, computable
+from dpconvex.model.privacy import Privacy, calibration, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import RECORD_TOLERANCE, TAIL_SLACK
-from dpconvex.util.arguments import NOT_AN_ARRAY, TRUTH, between, instance, number, one_of, require, retold
+from dpconvex.util.arguments import NOT_AN_ARRAY, TRUTH, between, instance, number, one_of, recast, require
 from dpconvex.util.arrays import Array, Indices, frozen
 from dpconvex.util.runtime import one_blas_thread, quietly
 
@@ -87,7 +87,7 @@ class ComponentCenters(Released):
 
     def __post_init__(self) -> None:
         owner = "ComponentCenters"
-        with retold(f"{owner}: centres and middle must be numbers, classes a list", *NOT_AN_ARRAY, kind=TemplateError):
+        with recast(f"{owner}: centres and middle must be numbers, classes a list", *NOT_AN_ARRAY, kind=TemplateError):
             centers, middle = np.array(self.centers, dtype=float), np.array(self.middle, dtype=float)
             classes = tuple(self.classes)
             distinct = len(set(classes)) == len(classes) and not isinstance(self.classes, str | bytes)
@@ -201,11 +201,11 @@ def cluster(
     grouping = replace(grouping, record=Record(**{n: whole.fields[n] for n in (features, group) if n is not None}))
     plan = grouping.planned(clustering, privacy, components)
     source, protected = NoiseSource(seed), privacy.adjacency == "add-remove"
-    columns = settled(selected_fields(list(grouping.record.fields), Partitions(data) if is_frame(data) else data))
+    columns = normalized(selected_fields(list(grouping.record.fields), Partitions(data) if is_frame(data) else data))
     TRUTH.check("", clip=clip)
     grouping.record.check_form(columns, empty=protected)
     check_unit(None, *origins(columns))
-    learnt = most_paid(origins(columns))
+    learnt = learnt_cost(origins(columns))
     charge_schema(budget, learnt)
     charge(budget, privacy, entry)
     found = plan.released(grouping.record.validate(columns, clip=clip, empty=protected), source)
@@ -246,7 +246,7 @@ class Grouping:
         instance(NoisyKMeans).check("", clustering=method)
         middle, radius = self.extent
         shape = {"classes": len(self.classes) or 1, "components": components, "features": len(middle)}
-        with computable(privacy):
+        with calibration(privacy):
             return Clustering(self, method, method.calibrate(privacy, **shape, radius=radius), privacy)
 
     def blocks(self, batch: Batch, step: float) -> Iterator[tuple[Array, Indices]]:
@@ -315,6 +315,6 @@ def nearest_of_class(steps: Array, codes: Indices, centers: Array) -> Indices:
 
 def selected_fields(names: list[str], data: Any) -> Any:
     if not isinstance(data, Partitions):
-        return {name: data[name] for name in names if name in table(data)}
+        return {name: data[name] for name in names if name in columns_of(data)}
     known = data.keys()
     return data.turned(partial(selected_fields, names), [name for name in names if known is None or name in known])

@@ -15,14 +15,14 @@ from dpconvex.accounting.budget import Budget
 from dpconvex.accounting.events import Pure
 from dpconvex.certificates.integer_noise import perturb
 from dpconvex.data.domains import Box, Choice
-from dpconvex.data.partitions import settled
-from dpconvex.data.record import Record, table
+from dpconvex.data.partitions import normalized
+from dpconvex.data.record import Record, columns_of
 from dpconvex.data.tables import text_of
 from dpconvex.errors import DomainError, warn
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import FitOptions
-from dpconvex.model.people import WEIGHT, for_promise, identified
+from dpconvex.model.people import WEIGHT, identifier_codes, template_to_fit
 from dpconvex.model.privacy import ADJACENCIES, Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.discrete import measurement
@@ -107,8 +107,8 @@ def evaluate(
     fits = "Of an estimator, pass its template(features), release_ and records(X, y)." * hasattr(template, "records")
     instance(Template).check("evaluate", fits, template=template)
     instance(Release).check("evaluate", "Pass its `release`." * hasattr(release, "release"), release=release)
-    protected, data = privacy.adjacency == "add-remove", settled(data)
-    fields = dict(for_promise(template, privacy).record.fields)
+    protected, data = privacy.adjacency == "add-remove", normalized(data)
+    fields = dict(template_to_fit(template, privacy).record.fields)
     release = release if release.predictor else release.with_template(template)
     release = replace(release, labels=release.labels or getattr(fields.get(label), "values", None))
     TEXT.or_none.check("evaluate", group=group)
@@ -116,7 +116,7 @@ def evaluate(
     if group is not None and groups is not None:
         require(group not in fields, f"evaluate: {group!r} is a field of the record; rename the column of groups.")
         fields[group] = Choice(groups)
-    there = {features, label, *(table(data).keys() or template.record.fields), WEIGHT, *({group} - {None})}
+    there = {features, label, *(columns_of(data).keys() or template.record.fields), WEIGHT, *({group} - {None})}
     needed = {name: domain for name, domain in fields.items() if name in there}
     record = Record(**needed) if needed else template.record  # the component of a mixture is not in the data
     check_target(label, fields.get(label), target, release)
@@ -216,7 +216,7 @@ def split(
     if count:
         of, numbers = np.arange(count), np.random.default_rng(seed).random(count)
     else:
-        of, people = identified(unit)
+        of, people = identifier_codes(unit)
         key = secrets.token_bytes(32) if seed is None else repr(seed).encode()
         numbers = np.array([number_of(key, person) for person in people])
     most = test if adjacency == "add-remove" else np.sort(numbers)[max(round(test * len(numbers)), 1) - 1]

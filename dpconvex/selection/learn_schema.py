@@ -23,17 +23,17 @@ from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.data import tables
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.draft import MANY
-from dpconvex.data.encoded import most_paid
+from dpconvex.data.encoded import learnt_cost
 from dpconvex.data.learnt import Learnt, Origin
 from dpconvex.data.partitions import Partitions, tables_in
 from dpconvex.data.schema import Schema, check_unit
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Date, Numeric, column_of
-from dpconvex.data.tables import number
+from dpconvex.data.tables import to_float
 from dpconvex.errors import NotConverged, NotPrivate
 from dpconvex.mechanisms.adaptive_steps import total_level
 from dpconvex.mechanisms.noisy_queries import Queries, noise_scale
 from dpconvex.model.people import NO_UNIT, People
-from dpconvex.model.privacy import Privacy, check_privacy, computable
+from dpconvex.model.privacy import Privacy, calibration, check_privacy
 from dpconvex.noise.discrete import GAUSSIAN, measurement
 from dpconvex.noise.gaussian import GRID_LOSS
 from dpconvex.noise.samplers import NoiseSource
@@ -142,12 +142,12 @@ def learn_schema(
     require(unit is None or privacy.unit is not None, NO_UNIT)
     replaced = privacy.adjacency == "replace-one"
     public_size = len(weights) if privacy.unit is None and replaced else None
-    with computable(privacy):
+    with calibration(privacy):
         level, tail, shares, event = counting_plan(privacy, asked.kinds, label, public_size)
     if source.seeded is None:
         measurement(GAUSSIAN, float(WHOLE))  # raises before the charge if OpenDP cannot draw it
     spend = f"{entry} {secrets.token_hex(8)}"
-    charge_schema(budget, most_paid([earlier]))
+    charge_schema(budget, learnt_cost([earlier]))
     charge(budget, privacy, spend, event)
     marks = frozenset(value for text in absent for value in tables.values_of(text))
     counts = Counts(Queries(level, source.seeded), weights, WHOLE * (ROOT_TWO if replaced else 1.0), tail)
@@ -199,7 +199,7 @@ class SchemaRequest:
             dict.fromkeys(names, (0, 1)), ignore=ignore, **{**head, **stands}
         )  # raises for inconsistent declarations
         read = [one.columns([*names, label, *mine]) for one in chain([given], parts)]
-        columns = {name: tables.one_below_the_other([own[name] for own in read]) for name in read[0]}
+        columns = {name: tables.concatenate_values([own[name] for own in read]) for name in read[0]}
         kinds = {name: known.pop(name, None) for name in [*([label] if learns_label else []), *names]}
         whole = [name for name in names if not isinstance(kinds[name], str | None)]
         declared: dict[str, Column | None] = {name: column_of(name, kinds.pop(name)) for name in whole}
@@ -253,13 +253,13 @@ def counting_plan(
 
 def kind_number_day(entry: Any, marks: frozenset[Any]) -> tuple[int, float, float]:
     """Return an entry's kind (1, 2 or 3; 0 if it is missing), its number, and its day (NaN where it has none)."""
-    if type(entry) in (int, float) and math.isfinite(found := number(entry)) and not marks:  # a fast path
+    if type(entry) in (int, float) and math.isfinite(found := to_float(entry)) and not marks:  # a fast path
         return 1, found, math.nan
-    entry = tables.plain(entry)
+    entry = tables.as_python(entry)
     value = math.nan if tables.reads_as_missing(entry) else tables.value_of(entry)
     if value != value or value in marks:
         return 0, math.nan, math.nan
-    found, from_origin = number(entry), float(tables.day(entry)) - ORIGIN
+    found, from_origin = to_float(entry), float(tables.to_ordinal(entry)) - ORIGIN
     if math.isfinite(found):
         return 1, found, from_origin
     return 2 if math.isfinite(from_origin) else 3, math.nan, from_origin
@@ -268,7 +268,7 @@ def kind_number_day(entry: Any, marks: frozenset[Any]) -> tuple[int, float, floa
 def level_of(entry: Any) -> str:
     """Return an entry as text; empty if Python cannot convert an integer of that length."""
     with suppress(ValueError):
-        return tables.text_of(tables.plain(entry))
+        return tables.text_of(tables.as_python(entry))
     return ""
 
 
@@ -294,7 +294,7 @@ class Counts:
 
     def column(self, values: NDArray[Any], marks: frozenset[Any], kind: str | None, level: float) -> Column | None:
         """Return the learnt declaration of a column; None if noise hides it or it has a single level."""
-        entries, of_texts = tables.listed(values), lru_cache(None)(kind_number_day)
+        entries, of_texts = tables.as_list(values), lru_cache(None)(kind_number_day)
         known = [(of_texts if type(entry) is str else kind_number_day)(entry, marks) for entry in entries]
         kinds, *numbers = np.array(known, dtype=float).reshape(-1, 3).T
         if kind is None:

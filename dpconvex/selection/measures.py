@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, logit, xlogy
 
 from dpconvex.mechanisms.cell_counts import CLEAR, Cells
-from dpconvex.util.arguments import FRACTION, require, within
+from dpconvex.util.arguments import FRACTION, number_in, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
 from dpconvex.util.plain_data import is_real
@@ -197,7 +197,7 @@ def surprises(table: Array, edges: Array, noise: float) -> Array:
 
 def above(threshold: float, table: Array, edges: Array, noise: float) -> Array:
     """Return counts of both labels at scores above a threshold, shape (1 + replicates, 2)."""
-    within(0, 1).check("confusion", threshold=threshold)
+    number_in(0, 1).check("confusion", threshold=threshold)
     right = int(np.clip(np.searchsorted(edges, threshold), 1, len(edges) - 1))
     along = (threshold - edges[right - 1]) / (edges[right] - edges[right - 1])
     if along == 1:

@@ -21,7 +21,7 @@ from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import further_fields
 from dpconvex.util.arguments import one_of, require
-from dpconvex.util.arrays import Array, Indices, as_they_are, frozen
+from dpconvex.util.arrays import Array, Indices, exact_array, frozen
 from dpconvex.util.runtime import Interrupt, one_blas_thread
 from dpconvex.util.silence import silence
 
@@ -269,7 +269,7 @@ def number_of(found: Any) -> float | None:
 
 
 def alone(value: Any) -> NDArray[Any]:
-    return as_they_are([value]) if isinstance(value, tuple) else np.asarray(value)[None]
+    return exact_array([value]) if isinstance(value, tuple) else np.asarray(value)[None]
 
 
 def counted_in(batch: Batch, counter: RecordCounter) -> Indices:

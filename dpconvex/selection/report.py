@@ -23,7 +23,7 @@ from dpconvex.selection.evaluation import Evaluation
 from dpconvex.util.arguments import instance, require
 from dpconvex.util.charts import chart, interval
 from dpconvex.util.markup import digits, upward
-from dpconvex.util.places import replaceable, write_whole
+from dpconvex.util.places import replaceable, write_atomically
 
 PAGE = Path(__file__).with_name("report.html")
 RATES = (0.01, 0.05, 0.1)  # False positive rates at which risks are stated
@@ -106,7 +106,7 @@ def report(
         certificate=table(["", ""], lines),
     )
     if file is not None:
-        write_whole(file, page.encode("utf-8"))
+        write_atomically(file, page.encode("utf-8"))
     return page
 
 

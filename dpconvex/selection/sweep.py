@@ -15,7 +15,7 @@ from dpconvex.accounting.composition import Entry, Total, as_fraction, best_tota
 from dpconvex.accounting.events import Composition, Event
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import DPConvexError, NotPrivate
-from dpconvex.fitting.release import Release, knowing
+from dpconvex.fitting.release import Release, annotated
 from dpconvex.fitting.solve import FitJob, public_size, run
 from dpconvex.fitting.verify import CertifiedFit, FitOptions
 from dpconvex.mechanisms.base import Mechanism
@@ -125,7 +125,7 @@ def fits(order: Sequence[CertifiedFit], call: FitJob, event: Event | None, warm:
             yield partial(quietly(run), found, batch, backend, source)
 
     for release in in_order(tasks(), options.workers or 1, "fits"):
-        yield knowing(release, call.data)
+        yield annotated(release, call.data)
         if event is not None and this_process() != began:
             raise DPConvexError("sweep: this is a fork of the process that paid for the whole; begin anew here.")
 

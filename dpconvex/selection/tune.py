@@ -19,14 +19,14 @@ from dpconvex.certificates.text import ONE_RUN, PARTS, RECORDS, RUNS
 from dpconvex.data.batch import Batch
 from dpconvex.data.domains import Box
 from dpconvex.data.partitions import Partitions
-from dpconvex.data.record import counted, table
+from dpconvex.data.record import columns_of, num_records
 from dpconvex.errors import DomainError, shorten
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import CertifiedFit, FitOptions
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.private_selection import Repetitions, select
-from dpconvex.model.privacy import Privacy, check_privacy, computable, left
+from dpconvex.model.privacy import Privacy, calibration, check_privacy, remaining
 from dpconvex.model.template import Template
 from dpconvex.noise.discrete import measurement
 from dpconvex.noise.samplers import NoiseSource
@@ -258,7 +258,7 @@ def assign_parts(call: FitJob, count: int) -> tuple[NDArray[Any], list[int]]:
     parts then have the same distribution for both (docs/theory.md, section 8).
     """
     people, adjacency = call.people, call.privacy.adjacency
-    whose = np.arange(counted(call.data)) if people is None else people.of
+    whose = np.arange(num_records(call.data)) if people is None else people.of
     many, size = int(whose.max(initial=-1)) + 1, call.size if call.protected else 0
     require((size or many) >= count, f"tune: {size or many} records or people cannot be split into {count} parts.")
     own = parts(many, count, many // count, adjacency, call.source.rng)
@@ -280,12 +280,12 @@ def repetition_plan(
     template: Template, privacy: Privacy, repetitions: Repetitions, size: int, options: FitOptions, moved: int = 1
 ) -> tuple[CertifiedFit, IntegerNoise, Certificate]:
     """Return the fit of one repetition, the noise of its score, and the certificate of the whole procedure."""
-    with computable(privacy):
+    with calibration(privacy):
         # Plan the mechanism for the whole guarantee: the share of one fit may lie on the other side of a threshold.
         mechanism = options.plan(template, privacy, size)
         each = repetitions.each(privacy)
         score = laplace_count(repetitions.share * each.epsilon, moved)
-        part = each.part(left(each.epsilon, score.epsilon), each.delta)
+        part = each.part(remaining(each.epsilon, score.epsilon), each.delta)
         fit = replace(options, mechanism=mechanism).prove(template, part, size)
     shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
@@ -330,7 +330,7 @@ def named_templates(
 
     Raise if the mistakes of a candidate cannot be counted, or if candidates declare different records.
     """
-    table(data)
+    columns_of(data)
     several = isinstance(candidates, Iterable) and not hasattr(candidates, "get_params")
     said = "tune: pass several templates or estimators, or one estimator with a grid, as "
     said += "tune(LogisticRegression(), data, privacy, grid={'regularization': [1e-4, 1e-2]})."

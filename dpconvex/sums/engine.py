@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
-from dpconvex.data.columns import Stored, chosen as taken, dense, itself, readers
+from dpconvex.data.columns import Stored, block_readers, dense, itself, take_rows as taken
 from dpconvex.sums.clipping import WRITTEN, Norms, clipped, sum_by_person, sum_one_by_one
 from dpconvex.sums.design import TABLE, Design, Product, product, product_apart
 from dpconvex.sums.exact_sums import Look, RecordBlock, Sums, block_sums
@@ -22,7 +22,7 @@ from dpconvex.sums.grouped_sums import person_sums, vector_sums
 from dpconvex.sums.programs import LANES
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import in_order, one_blas_thread
-from dpconvex.util.summation import BLOCK, PIECE, summed
+from dpconvex.util.summation import BLOCK, PIECE, pairwise_sum
 
 Records = dict[str, Any]
 T = TypeVar("T")
@@ -161,7 +161,7 @@ class RecordSums:
         self._read = {name: c for name, c in batch.fields.items() if name not in self._made_of}
         # Blocks of sparse columns are kept: they share the column's numbers.
         self._columns = {
-            name: [partial(itself, read()) for read in readers(c, self._step)] if sp.issparse(c) else c
+            name: [partial(itself, read()) for read in block_readers(c, self._step)] if sp.issparse(c) else c
             for name, c in self._read.items()
         }
         # What is made of blocks is kept where nobody can change them, and that is not too much.
@@ -217,7 +217,9 @@ class RecordSums:
 
     def _each(self, function: Callable[[Block], T], fill: bool = False) -> Iterator[T]:
         """Apply a function to each block of all records, and yield the results; `fill` blocks up to multiples of `LANES`."""
-        columns = {n: iter(c) if isinstance(c, list) else readers(c, self._step) for n, c in self._columns.items()}
+        columns = {
+            n: iter(c) if isinstance(c, list) else block_readers(c, self._step) for n, c in self._columns.items()
+        }
 
         def task(rows: Indices, shares: list[Share], reads: dict[str, Callable[[], Any]]) -> T:
             records = self._whole({name: read() for name, read in reads.items()})
@@ -262,7 +264,7 @@ class RecordSums:
             losses, slopes = block.slopes(block.forms(coefficients), valued=True)
             return np.append(self.design.backward(block.records, slopes), losses.sum())
 
-        found = np.zeros(coefficients.size + 1) + summed(self._each(one))
+        found = np.zeros(coefficients.size + 1) + pairwise_sum(self._each(one))
         return np.append(self.form.map.T @ found[:-1], found[-1])
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
@@ -281,9 +283,9 @@ class RecordSums:
             return np.asarray(self.form.map.T @ self.design.backward(block.records, slopes).ravel())
 
         if chosen is None:
-            return np.zeros(len(theta)) + summed(self._each(one, fill=True))
+            return np.zeros(len(theta)) + pairwise_sum(self._each(one, fill=True))
         groups = (rows[chosen[rows]] for rows in self.rows)
-        return np.zeros(len(theta)) + summed(self._of_groups((rows for rows in groups if len(rows)), one))
+        return np.zeros(len(theta)) + pairwise_sum(self._of_groups((rows for rows in groups if len(rows)), one))
 
     def clipped_sums(self, theta: Array, clip: float, people: Indices) -> Array:
         """Sum over people, each with the sum of the records' gradients scaled to a norm of at most `clip`, shape (dim,)."""
@@ -295,7 +297,7 @@ class RecordSums:
                 slopes = block.slopes(block.forms(coefficients, product_apart), product_apart)[1]
                 return sum_by_person(self.form, slopes, block.table(), clip, people[block.rows])
 
-        return np.zeros(len(theta)) + summed(self._of_groups(by_person(people, step), one, "people"))
+        return np.zeros(len(theta)) + pairwise_sum(self._of_groups(by_person(people, step), one, "people"))
 
     def look(self, look: Look, people: Indices | None = None) -> Sums:
         """Return exact sums of clipped gradients, curvatures and counts of slopes; of people, each person's sum is clipped."""
@@ -323,7 +325,7 @@ class RecordSums:
     def read(self, rows: Indices, fill: bool = False) -> Block:
         """Read some records, wherever they lie; fill them up to a multiple of `LANES` if asked."""
         every, columns = filled(rows) if fill else rows, self._read.items()
-        records = self._whole({name: next(iter(readers(taken(c, every), len(every))))() for name, c in columns})
+        records = self._whole({name: next(iter(block_readers(taken(c, every), len(every))))() for name, c in columns})
         if self.design.pairs is not None:
             records[TABLE] = self.design.with_table(records)
         return Block(self.design, records, self._deal(self.batch.group[every]), len(every), rows)

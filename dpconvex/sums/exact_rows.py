@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import Stored, flattened, in_memory
-from dpconvex.numerics import INSIDE, grid_of
+from dpconvex.numerics import INSIDE, grid_step
 from dpconvex.sums.jacobians import jacobian_of
 from dpconvex.sums.linear_scores import ROW_BITS, LinearScores
 from dpconvex.sums.monomials import Monomials
@@ -45,7 +45,7 @@ class ExactRows:
 
     @classmethod
     def of(cls, scores: LinearScores) -> "ExactRows":
-        grid = grid_of(scores.radius, ROW_BITS)
+        grid = grid_step(scores.radius, ROW_BITS)
         if scores.is_shared:
             jacobian, longest, own = jacobian_of(scores, grid)
             each = scores.to_forms.shape[0]

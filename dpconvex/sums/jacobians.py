@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.numerics import grid_of
+from dpconvex.numerics import grid_step
 from dpconvex.sums.forms import SAME
 from dpconvex.sums.linear_scores import MOST_SHARED, ROW_BITS, LinearScores
 from dpconvex.util.arrays import Array
@@ -21,9 +21,9 @@ def jacobian_of(scores: LinearScores, field_grid: float) -> tuple[sp.csr_array, 
     """Return the matrix from multiples of x and 1 to those of a record's rows, how long all of these are, and their grid."""
     plain = derivatives(scores)
     bound = longest_rows(scores, plain)
-    grid = grid_of(bound, ROW_BITS)
+    grid = grid_step(bound, ROW_BITS)
     table = plain[:, np.append(scores.features, -1)] * (field_grid / grid)
-    unit = grid_of(float(abs(table).max()), JACOBIAN_BITS)
+    unit = grid_step(float(abs(table).max()), JACOBIAN_BITS)
     table.data = np.rint(table.data / unit) * unit
     return table, bound / grid, grid
 

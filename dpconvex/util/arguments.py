@@ -30,7 +30,7 @@ def refuse(faults: Iterable[str], kind: type[DPConvexError] = TemplateError) -> 
 
 
 @contextmanager
-def retold(said: str, *caught: type[Exception], kind: type[DPConvexError] = DPConvexError) -> Iterator[None]:
+def recast(said: str, *caught: type[Exception], kind: type[DPConvexError] = DPConvexError) -> Iterator[None]:
     """Context that replaces errors by an error with the message `said`, followed by the original message."""
     try:
         yield
@@ -73,7 +73,7 @@ def number(wanted: str, fits: Callable[[Any], bool]) -> Kind:
     return Kind(wanted, lambda value: is_real(value) and fits(value))
 
 
-def within(low: float, high: float) -> Kind:
+def number_in(low: float, high: float) -> Kind:
     return number(f"a number from {low:g} to {high:g}", lambda value: low <= value <= high)
 
 

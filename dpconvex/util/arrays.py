@@ -30,7 +30,7 @@ def components(matrix: Any) -> list[Indices]:
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=count))[:-1])
 
 
-def as_they_are(values: Sequence[Any]) -> NDArray[Any]:
+def exact_array(values: Sequence[Any]) -> NDArray[Any]:
     """Return values as an array, shape (n,), of dtype object if NumPy would convert some, such as numbers beside texts."""
     with suppress(ValueError):  # tuples of different lengths
         found = np.array(list(values))

@@ -16,7 +16,7 @@ def upward(value: float, places: int = 4) -> str:
     return f"{float(rounded):.{places}g}"
 
 
-def brief(text: str) -> str:
+def shorten_numbers(text: str) -> str:
     """Return a text with numbers of four digits, costs rounded up; numbers such as 1.2.3 or 2^-27 are unchanged."""
 
     def cut(found: re.Match[str]) -> str:
@@ -28,12 +28,12 @@ def brief(text: str) -> str:
     return DECIMALS.sub(cut, text)
 
 
-def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = (1,)) -> str:
+def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = (1,)) -> str:
     """Return a table; the columns in `numbers` are aligned to the right."""
     right = set(numbers)
 
     def cell(place: int, text: str, tag: str = "td") -> str:
-        return f'<{tag} style="{RIGHT if place in right else LEFT}">{html.escape(brief(text))}</{tag}>'
+        return f'<{tag} style="{RIGHT if place in right else LEFT}">{html.escape(shorten_numbers(text))}</{tag}>'
 
     top = "".join(cell(place, text, "th") for place, text in enumerate(head))
     body = "".join(f"<tr>{''.join(cell(place, text) for place, text in enumerate(row))}</tr>" for row in rows)
@@ -46,15 +46,15 @@ def paragraph(title: str, text: str = "", warning: bool = False) -> str:
     return f"<p{frame}><b>{html.escape(title)}</b>{html.escape(text)}</p>"
 
 
-def listing(items: Iterable[str]) -> str:
-    return f"<ul>{''.join(f'<li>{html.escape(brief(item))}</li>' for item in items)}</ul>"
+def html_list(items: Iterable[str]) -> str:
+    return f"<ul>{''.join(f'<li>{html.escape(shorten_numbers(item))}</li>' for item in items)}</ul>"
 
 
 def details(title: str, content: str) -> str:
     return f"<details><summary>{html.escape(title)}</summary>{content}</details>"
 
 
-def bar(part: float) -> str:
+def progress_bar(part: float) -> str:
     return f'<progress max="1" value="{min(max(part, 0.0), 1.0):.4g}" style="width:16em"></progress>'
 
 

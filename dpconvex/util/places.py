@@ -13,7 +13,7 @@ from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.util.arguments import PATH
 
 
-def content_of(path: str | os.PathLike[str]) -> bytes:
+def read_content(path: str | os.PathLike[str]) -> bytes:
     PATH.check("", path=path)
     file = Path(path)
     try:
@@ -69,7 +69,7 @@ def draft_of(file: Path) -> Path:
     return file.with_name(f".{file.name}.{secrets.token_hex(8)}")
 
 
-def write_whole(path: Path, content: bytes, over: bool = True) -> None:
+def write_atomically(path: Path, content: bytes, over: bool = True) -> None:
     """Write a file atomically: over the target of a link, with its permissions, or (without `over`) only if there is no file."""
     file = Path(os.path.realpath(path)) if over else path
     if not file.parent.exists():
@@ -95,7 +95,7 @@ def write_whole(path: Path, content: bytes, over: bool = True) -> None:
         draft.unlink(missing_ok=True)
 
 
-def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a field occurs twice")

@@ -28,14 +28,14 @@ def is_whole(value: object, least: int) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
-def finite(value: Any) -> Any:
+def without_missing(value: Any) -> Any:
     """Return plain data without fields that are infinite or None."""
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items() if item is not None and item != math.inf}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: without_missing(item) for key, item in value.items() if item is not None and item != math.inf}
+    return [without_missing(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def built(kind: Any, value: Any, readers: Readers | None = None, where: str = "") -> Any:
+def build(kind: Any, value: Any, readers: Readers | None = None, where: str = "") -> Any:
     """Return a value of the type hint `kind`, or raise `TemplateError`; `readers` convert types with a form of their own."""
     if kind is Any or (type(value) is kind and kind in (bool, int, str)):
         return value
@@ -44,7 +44,7 @@ def built(kind: Any, value: Any, readers: Readers | None = None, where: str = ""
     (origin, arguments), name = parts_of(kind), where or "it"
 
     def part(one: Any, item: Any, place: object) -> Any:
-        return built(one, item, readers, f"{where}{place}".lstrip("."))
+        return build(one, item, readers, f"{where}{place}".lstrip("."))
 
     if value is None and NoneType in arguments:
         return value

@@ -49,7 +49,7 @@ class Pairwise:
         return reduce(lambda total, part: part + total, reversed(self.waiting)) if self.waiting else self.zero
 
 
-def summed(terms: Iterable[Any]) -> Any:
+def pairwise_sum(terms: Iterable[Any]) -> Any:
     """Return the pairwise sum of terms; None if a term is None."""
     total, missing = Pairwise(0.0), False
     for term in terms:

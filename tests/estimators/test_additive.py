@@ -13,8 +13,8 @@ from sklearn.base import clone
 
 import dpconvex as dp
 from dpconvex import plots
-from dpconvex.estimators.shapes import on_shape
-from dpconvex.features.splines import GRID, usual_knots
+from dpconvex.estimators.shapes import round_to_shape
+from dpconvex.features.splines import GRID, default_knots
 
 BOTH = {"age": dp.Numeric(0, 100), "dose": dp.Numeric(0, 100, missing="indicator"), "ward": dp.Categorical(["a", "b"])}
 SCHEMA = dp.Schema(BOTH, "sick", ["no", "yes"])
@@ -64,14 +64,14 @@ def slopes(shape):
 @given(st.lists(st.floats(-50, 50), min_size=5, max_size=5), st.sampled_from([-1, 0, 1]), st.sampled_from([-1, 0, 1]))
 def test_shapes_are_exact_and_what_has_one_is_hardly_moved(values, monotone, curvature):
     knots = np.round(np.array([0, 0.001, 0.3, 0.7, 1]) / GRID) * GRID
-    found = on_shape(np.array(values), knots, monotone, curvature)
+    found = round_to_shape(np.array(values), knots, monotone, curvature)
     exact = rises(found, knots)
     assert all(monotone * slope >= 0 for slope in exact)
     assert all(curvature * (b - a) >= 0 for a, b in pairwise(exact))
-    np.testing.assert_allclose(on_shape(found, knots, monotone, curvature), found, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(round_to_shape(found, knots, monotone, curvature), found, rtol=0, atol=1e-6)
 
 
-AT_KNOTS = [np.nextafter(100 * knot, end) for knot in usual_knots(BOTH["age"])[1:-1] for end in (-1, 100 * knot, 200)]
+AT_KNOTS = [np.nextafter(100 * knot, end) for knot in default_knots(BOTH["age"])[1:-1] for end in (-1, 100 * knot, 200)]
 
 
 @settings(max_examples=300, deadline=None)
