@@ -1,4 +1,4 @@
-"""The losses of a batch, summed: values, gradients and Hessians by the coordinates, to the same bits with any workers."""
+"""Sums of losses, gradients and Hessians over a batch, with the same bits for any number of workers."""
 
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
@@ -17,16 +17,16 @@ from dpconvex.util.arrays import Array, Indices
 
 T = TypeVar("T")
 
-# A Hessian has so many coordinates, and coefficients of forms, at most; second moments are of so many monomials.
+# Limits: coordinates and form coefficients of an exact Hessian, monomials of second moments, numbers of `factors`.
 ALL = 2**62
 LARGEST_HESSIAN, LARGEST_COEFFICIENTS, LARGEST_GRAM, LARGEST_FACTORS = 500, 2000, 2000, 2**27
 
 
 def kept(batch: Batch, key: Hashable, make: Callable[[Batch], T]) -> T:
-    """Return what is made for a batch, the same object for equal keys: many passes prepare it once."""
+    """Return `make(batch)`, computed once for each batch and key."""
     known: dict[Hashable, T] = vars(batch).setdefault("_kept", {})  # forgotten with the batch
     if key not in known:
-        # Of a copy: a batch that nobody needs any more goes at once, not when circles are looked for.
+        # Make it from a copy: a reference cycle would keep the batch in memory until garbage collection.
         known[key] = make(copy(batch))
     return known[key]
 
@@ -36,72 +36,72 @@ def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], *
 
 
 def form_sum(batch: Batch, form: LeafForm, name: str, *arguments: Any, rows: NDArray[Any] | None = None) -> Any:
-    """Return a sum of `HessianSums` over a batch; None if it is in partitions without any."""
-    # The form stays with what stands for it, for another would be known by the same number.
+    """Return a sum of `HessianSums` over a batch; None if all partitions are empty."""
+    # Keep the form with its shared copy: the key is its `id`, which another form could reuse.
     _, shared = kept(batch, ("shared", id(form)), lambda batch: (form, batch.share(form)))
     return batch.added_up(part_of, shared, name, arguments, rows=rows)
 
 
 class BatchedLoss:
-    """The sum of the losses over a batch, and the regularizer, as functions of the coordinates."""
+    """The sum of the losses over a batch, as a function of the coordinates."""
 
     def __init__(self, template: Template, space: Space, batch: Batch) -> None:
         self.template, self.space, self.batch = template, space, batch
-        self.evaluations = 0.0  # Passes over the records, of some in proportion
+        self.evaluations = 0.0  # Passes over the records; a pass over some records counts in proportion
 
     @cached_property
     def form(self) -> LeafForm:
         return form_of(self.template, self.space)
 
     def _sum(self, name: str, theta: Array, *more: Any, chosen: NDArray[Any] | None = None) -> Any:
-        """Ask the engine of the processors, or those of all partitions."""
+        """Return the sum with this name, from this process or from all partitions."""
         return form_sum(self.batch, self.form, name, np.asarray(theta, dtype=float), *more, rows=chosen)
 
     def _every(self, records: int) -> int:
-        """Return k, where about `records` are read if every k-th is; count the pass in proportion."""
+        """Return k such that every k-th record makes about `records` records; count the pass in proportion."""
         every = max(self.batch.size // records, 1)
         self.evaluations += 1 / every
         return every
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """Sum of the losses and its gradient (a subgradient at nonsmooth points), shape (dim,)."""
+        """Return the sum of the losses and its gradient (a subgradient at nonsmooth points), shape (dim,)."""
         self.evaluations += 1
         found = self._sum("gradient_and_value", theta)
         found = np.zeros(self.space.dim + 1) if found is None else found
         return float(found[-1]), np.array(found[:-1])
 
     def gradient(self, theta: Array) -> Array:
-        """Gradient of the sum of the losses, shape (dim,)."""
+        """Return the gradient of the sum of the losses, shape (dim,)."""
         return self.value_and_gradient(theta)[1]
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
-        """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
+        """Return the sum of the (chosen) records' gradients, each clipped to the norm `clip`, shape (dim,)."""
         found = self._sum("clipped_gradient", theta, clip, chosen=chosen)
         return np.zeros(self.space.dim) if found is None else np.asarray(found)
 
     def clipped_sums(self, theta: Array, clip: float, people: NDArray[np.int64]) -> Array:
-        """Sum over people, each with the sum of the records' gradients scaled to a norm of at most `clip`, shape (dim,)."""
+        """Return the sum over people of each person's gradient sum, clipped to the norm `clip`, shape (dim,)."""
         found = self._sum("clipped_sums", theta, clip, chosen=people)
         return np.zeros(self.space.dim) if found is None else np.asarray(found)
 
     @property
     def monomials(self) -> int:
-        """The number of products of its scalars that losses read of a record."""
+        """The number of monomials of a record that the losses read."""
         return self.form.design.count
 
     @property
     def has_hessian(self) -> bool:
-        """Whether the Hessian is small enough to be made."""
+        """Whether the Hessian is small enough to be computed."""
         return self.space.dim <= LARGEST_HESSIAN and self.form.forms * self.monomials <= LARGEST_COEFFICIENTS
 
     def hessian(self, theta: Array, records: int = ALL) -> Array:
-        """Hessian of the losses' sum (one of its limits at nonsmooth points), shape (dim, dim), from about so many records."""
+        """Return the Hessian of the losses' sum (a limit at nonsmooth points), shape (dim, dim), from about `records` records."""
         if not self.batch.size:
             return np.zeros((self.space.dim, self.space.dim))
         return np.asarray(self._sum("hessian", theta, self._every(records)))
 
     def grid(self, theta: Array, records: int) -> tuple[Indices, Array, Array, Array] | None:
-        """Model the Hessian by second moments: coordinates in a table, their scales, and matrices of columns and rows."""
+        """Return a model of the Hessian: places of coordinates in a table, scales, and matrices of columns and rows; or None."""
         grid, count, forms = self.form.grid, self.monomials, self.form.forms
         if grid is None or not self.batch.size or count > LARGEST_GRAM:
             return None
@@ -111,7 +111,7 @@ class BatchedLoss:
         return places, scale, kinds @ bend @ kinds.T, table[used][:, used]
 
     def factors(self, theta: Array, records: int) -> tuple[Array, Array] | None:
-        """Return monomials and Hessians by the forms of about so many records, those that bend; None if they lie elsewhere."""
+        """Return monomials and Hessians by the forms of curved records, from about `records`; None if too large or in parts."""
         if type(self.batch) is not Batch or not self.batch.size:
             return None
         every = self._every(records)

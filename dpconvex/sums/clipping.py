@@ -1,4 +1,4 @@
-"""Norms of gradients and clipped gradients, each computed to the same bits whatever records are beside it (docs/release.md)."""
+"""Norms of gradients, and clipped gradients; their bits do not depend on the other records of the batch (docs/release.md)."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -13,14 +13,14 @@ from dpconvex.sums.programs import LANES
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.summation import Pairwise
 
-# How far a table may be from a Kronecker product, in units of its diagonal's roots; with more entries none is looked for.
+# Relative error up to which a matrix counts as a Kronecker product, and the most entries of a matrix that is tested.
 LEFT, MOST_NUMBERS = 1e-12, 2**24
-UNDERFLOW = 1e-300  # What squares of monomials can lose below the smallest numbers; next to the square of no clip
-WRITTEN = 2**21  # So many numbers of gradients are written down at a time
+UNDERFLOW = 1e-300  # More than squared monomials lose to underflow; negligible next to any squared clip
+WRITTEN = 2**21  # Numbers of gradients that are stored at a time
 
 
 def clipped(gradient: Array, squares: Array, clip: float) -> Array:
-    """Scale gradients, records last, to norms of at most `clip`; one that is no number counts as 0, whatever the others are."""
+    """Scale gradients, records last, to norms of at most `clip`; a gradient that is not finite counts as 0."""
     finite = np.isfinite(squares)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         weight = np.where(finite, np.minimum(1.0, clip / np.sqrt(np.maximum(squares, 0.0))), 0.0)
@@ -28,7 +28,7 @@ def clipped(gradient: Array, squares: Array, clip: float) -> Array:
 
 
 def sum_one_by_one(form: LeafForm, slopes: Array, table: Array, clip: float, size: int) -> Array:
-    """Write gradients down, from those by the forms and monomials, and sum those of so many records, clipped."""
+    """Return the sum of the first `size` records' clipped gradients, shape (dim,), from gradients by the forms and monomials."""
     total = Pairwise(np.zeros(form.map.shape[1]))
     step = max(WRITTEN // (slopes.shape[0] * table.shape[1]) // LANES, 1) * LANES
     for some in (slice(start, start + step) for start in range(0, size, step)):
@@ -39,7 +39,7 @@ def sum_one_by_one(form: LeafForm, slopes: Array, table: Array, clip: float, siz
 
 
 def sum_by_person(form: LeafForm, slopes: Array, table: Array, clip: float, people: Indices) -> Array:
-    """Write gradients down, and sum those of people, whose records stand together, in their order, each person's sum clipped."""
+    """Return the sum of each person's clipped gradient sum, shape (dim,). The records of one person are consecutive."""
     each = np.asarray(form.map.T @ (slopes[:, None] * table.T[None]).reshape(form.map.shape[0], -1))
     first = np.flatnonzero(np.diff(people, prepend=-1))
     counts = np.diff(first, append=len(people))
@@ -57,11 +57,11 @@ class Norms:
 
     forms: sp.csr_array
     monomials: Array
-    slack: float  # what covers rounding, in units of ``|g|^2 m' D m``
+    slack: float  # a bound on rounding errors, in units of ``|g|^2 m' D m``
 
     @classmethod
     def of(cls, form: LeafForm) -> Self | None:
-        """Write ``map map'`` as a Kronecker product of G and a diagonal D; None if it is none."""
+        """Factor ``map map'`` into a Kronecker product of G and a diagonal D; return None if it has no small factors."""
         table, monomials = sp.csr_array(form.map @ form.map.T), form.design.count
         size = np.sqrt(table.diagonal())
         first, largest = divmod(int(np.argmax(size)), monomials)
@@ -75,12 +75,12 @@ class Norms:
         unit = sp.diags_array(np.divide(1.0, size, out=np.zeros_like(size), where=size > 0))
         if abs(unit @ (table - product) @ unit).max() > LEFT:
             return None
-        longest = int(np.diff(form.map.indptr).max(initial=0))  # of the sums in the table
+        longest = int(np.diff(form.map.indptr).max(initial=0))  # the most terms of an entry
         terms = CLIP_ROUNDING * (monomials + form.forms + longest + 64) + LEFT * form.forms * monomials
         return cls(forms, diagonal, terms * float(abs(forms).sum(axis=1).max()))
 
     def lengths(self, design: Design, block: Block) -> Array:
-        """Return ``m' D m`` for each record, or once where all have the same."""
+        """Return ``m' D m`` for each record, or one number if all records share it."""
         squared = {name: values.power(2) if sp.issparse(values) else values**2 for name, values in block.items()}
         return design.forward(squared, self.monomials[None], product_apart)[0] + UNDERFLOW
 

@@ -1,4 +1,4 @@
-"""The two products of a pass: monomials with coefficients, and their transposes with gradients; records are the *last* axis."""
+"""Monomials of records: their products with coefficients, and the transposed products. Records are the *last* axis."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from dpconvex.util.summation import PIECE, Pairwise, pairwise
 Block = Mapping[str, Any]
 Product = Callable[[Array, Block, str], Array]
 
-# Where a block keeps its monomials of degree two; and sparse records their pieces.
+# Keys of a block's monomials of degree two, and of the pieces of sparse records.
 TABLE, KEPT_BESIDE = " monomials", "_beside"
 
 
@@ -27,7 +27,7 @@ def product(weights: Array, block: Block, name: str) -> Array:
 
 
 def product_apart(weights: Array, block: Block, name: str) -> Array:
-    """Return the same, bits of a record not depending on others: libraries add in another order for each shape."""
+    """Return the same product, with a record's bits independent of other records: BLAS adds in another order for each shape."""
     rows = flattened(block[name])
     if sp.issparse(rows):
         return np.stack([rows @ weight for weight in weights])
@@ -35,7 +35,7 @@ def product_apart(weights: Array, block: Block, name: str) -> Array:
 
 
 def transposed(gradient: Array, rows: Any) -> Array:
-    """Return ``gradient @ rows``, shape (forms, scalars), summed over the records in pieces, and these in pairs."""
+    """Return ``gradient @ rows``, shape (forms, scalars), by pairwise summation over pieces of the records."""
     forms, size = gradient.shape
     if sp.issparse(rows):
         found = beside(rows) @ (gradient[0] if forms == 1 else gradient.T)
@@ -49,7 +49,7 @@ def transposed(gradient: Array, rows: Any) -> Array:
 
 
 def beside(rows: Any) -> Any:
-    """Return sparse records, transposed, with the columns of each piece beside those of the last; they are kept."""
+    """Return transposed sparse records, with the pieces side by side as further columns; the result is cached in `rows`."""
     if KEPT_BESIDE not in rows.__dict__:
         count, scalars = rows.shape
         width = -(-count // PIECE) * scalars
@@ -61,7 +61,7 @@ def beside(rows: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """The monomials of a record, the constant one last: scalars are read where they lie, products of two are made."""
+    """The monomials of a record, with the constant last. Scalars are read in place; products of two scalars are computed."""
 
     count: int
     columns: dict[str, slice]  # which monomials each column of a block holds; none if only the constant one is needed
@@ -69,10 +69,10 @@ class Design:
     pairs: tuple[Indices, Indices] | None = None  # of scalars whose products are the monomials; -1 stands for 1
 
     def with_table(self, block: Block, own: Any = None) -> Array:
-        """Return the monomials of degree two, but for the constant one, shape (records, monomials), in the memory of `own`."""
+        """Return the monomials of degree two, without the constant, shape (records, monomials), in the memory of `own`."""
         assert self.pairs is not None
         rows = [dense(flattened(block[name])) for name in self.fields]
-        # Without an order that is asked for, the records of a scalar would not lie side by side.
+        # Without an explicit order, the values of one scalar would not be contiguous.
         scalars = np.ascontiguousarray(np.concatenate([*(part.T for part in rows), np.ones((1, len(rows[0])))]))
         first, second = self.pairs
         table, shape = getattr(own, "table", None), (len(first), len(rows[0]))
@@ -80,7 +80,7 @@ class Design:
             table = np.empty(shape)
             if own is not None:
                 own.table = table
-        # Pairs are sorted: those with one first scalar lie together, and their second ones often do.
+        # Pairs are sorted: pairs with the same first scalar are adjacent, and their second scalars are often consecutive.
         ends = np.flatnonzero((np.diff(first, append=-2) != 0) | (np.diff(second, append=-2) != 1)) + 1
         for start, end in zip((0, *ends), ends, strict=False):
             place = second[start] % len(scalars)
@@ -88,7 +88,7 @@ class Design:
         return np.asarray(table.T)
 
     def forward(self, block: Block, coefficients: Array, product: Product = product) -> Array:
-        """Return forms, shape (forms, records), from coefficients; one column, which all share, if nothing is read of them."""
+        """Return the forms from their coefficients, shape (forms, records), or (forms, 1) if they read no scalar."""
         constant, total = coefficients[:, -1:], Pairwise(None)
         for name, span in self.columns.items():
             if coefficients[:, span].any():
@@ -98,10 +98,10 @@ class Design:
         return np.asarray(total.value + constant if constant.any() else total.value)
 
     def backward(self, block: Block, gradient: Array) -> Array:
-        """Return the gradient with respect to the coefficients from that with respect to the forms."""
+        """Return the gradient with respect to the coefficients from the gradient with respect to the forms."""
         parts = [transposed(gradient, flattened(block[name])) for name in self.columns]
         return np.concatenate([*parts, gradient.sum(axis=1, keepdims=True)], axis=1)
 
     def table(self, block: Block, size: int) -> Array:
-        """Return the monomials themselves, shape (size, monomials)."""
+        """Return all monomials, shape (size, monomials)."""
         return np.concatenate([*(dense(flattened(block[name])) for name in self.columns), np.ones((size, 1))], axis=1)

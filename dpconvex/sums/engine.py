@@ -1,4 +1,4 @@
-"""Sums over the records of a batch, in blocks through the processor's caches, several at a time where there are processors."""
+"""Sums over the records of a batch, in blocks that fit the processor's caches, with several threads for large batches."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
@@ -27,21 +27,21 @@ from dpconvex.util.summation import BLOCK, PIECE, pairwise_sum
 Records = dict[str, Any]
 T = TypeVar("T")
 
-# A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; but a block has
-# at least so many records, because each costs some calls of functions.
+# Bytes of a block's records: a shared cache must still hold them at their second use. And the fewest records of a block: each
+# block costs some function calls.
 BLOCK_BYTES, FEWEST = 2**23, 4096
-WIDE = 2**22  # So many sums of pieces of sparse records are made at a time
-LARGE = 2**17  # With so many numbers, or more, to read, several threads are worth while
-SHARE = 2**16  # Leaves that an outer function takes at a time: arrays of all would leave the nearest caches
-KEPT = 2**24  # Monomials of degree two are kept if they are so many at most: 128 MB
+WIDE = 2**22  # Sums of pieces of sparse records that are computed at a time
+LARGE = 2**17  # Numbers to read from which several threads pay off
+SHARE = 2**16  # Leaves that an outer function takes at a time: arrays of all leaves would not fit the nearest caches
+KEPT = 2**24  # Most monomials of degree two that are cached: 128 MB
 
 
 class Share(NamedTuple):
-    """Records of a block whose losses are one function of different leaves, by label, filled up to a multiple of `LANES`."""
+    """Records of a block with the same outer loss function, ordered by label, padded to a multiple of `LANES`."""
 
-    parts: tuple[tuple[Label, slice], ...]  # the last axis of what is computed for the share, by label
-    rows: Any  # where the records are in the block: places, or a slice of all
-    # Where losses are one function of one leaf, which is a multiple of one form: the multiples, by record or of all
+    parts: tuple[tuple[Label, slice], ...]  # each label's slice of the share's last axis
+    rows: Any  # the records' places in the block, or a slice of all
+    # If the only leaf is a multiple of one form: these multiples, for each record or one for all
     factors: Array | None = None
 
     @property
@@ -49,11 +49,11 @@ class Share(NamedTuple):
         return int(self.parts[-1][1].stop)
 
     def of(self, values: Array) -> Array:
-        """Take the share's records, the last axis, of those of the block, unless all share one column."""
+        """Return the share's columns of a block's values; a single common column is returned as it is."""
         return values if isinstance(self.rows, slice) or values.shape[-1] == 1 else values.take(self.rows, axis=-1)
 
     def numbers(self) -> list[Array]:
-        """Return the numbers of the function, with the records last, or one column if all share it."""
+        """Return the function's constants, with the records last, or one column if all labels share it."""
         sizes, found = [own.stop - own.start for _, own in self.parts], list[Array]()
         for c in zip(*(label.lowered.constants for label, _ in self.parts), strict=True):
             alike = len({one.tobytes() for one in c}) == 1
@@ -61,7 +61,7 @@ class Share(NamedTuple):
         return found
 
     def leaves(self, forms: Array) -> Array:
-        """Return leaves without their offsets; one column if all records share it."""
+        """Return the leaves without their offsets, records last; one column if all records share it."""
         if self.factors is not None:
             return np.asarray(forms * self.factors)
         own = self.of(forms)
@@ -70,7 +70,7 @@ class Share(NamedTuple):
         return np.concatenate([label.combine @ own[:, some] for label, some in self.parts], axis=1)
 
     def back(self, slopes: Array) -> Array:
-        """Turn slopes by the leaves into those by the forms."""
+        """Return gradients with respect to the forms from gradients with respect to the leaves."""
         if self.factors is not None:
             return slopes * self.factors
         return np.concatenate([label.back @ slopes[:, some] for label, some in self.parts], axis=1)
@@ -78,13 +78,13 @@ class Share(NamedTuple):
 
 @dataclass(eq=False)
 class Block:
-    """Records that are read, and who handles which of them; those that fill it up have no part in sums."""
+    """Records in memory, and their shares by outer function. Padding records have no part in sums."""
 
     design: Design
     records: Records
     shares: list[Share]
     size: int
-    rows: Indices  # Which ones of the batch are summed
+    rows: Indices  # The batch's records that are summed
 
     @property
     def count(self) -> int:
@@ -99,7 +99,7 @@ class Block:
     def slopes(
         self, forms: NDArray[Any], product: Product = product, valued: bool = False
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return losses, or NaN, and gradients by the forms, (forms, records), at forms, maybe complex."""
+        """Return losses (NaN unless `valued`) and gradients by the forms, shape (forms, records), at real or complex forms."""
         forms = np.broadcast_to(forms, (len(forms), self.size)) if self.design.columns else forms
         losses, slopes = np.empty(self.size, forms.dtype), np.empty((len(forms), self.size), forms.dtype)
         for share in self.shares:
@@ -117,7 +117,7 @@ class Block:
 
 
 def filled(rows: Indices) -> Indices:
-    """Repeat the last of some records until they are a multiple of `LANES`."""
+    """Repeat the last index until the number of indices is a multiple of `LANES`."""
     return np.concatenate([rows, np.full(-len(rows) % LANES, rows[-1])])
 
 
@@ -126,7 +126,7 @@ def numbers_in(batch: Batch) -> int:
 
 
 def by_person(people: Indices, step: int) -> Iterator[Indices]:
-    """Yield records of whole people, one person after the other, about so many at a time at most."""
+    """Yield the record indices of whole people, person by person, about `step` records at a time."""
     order = np.argsort(people, kind="stable")
     ends, start = np.flatnonzero(np.diff(people[order], append=-1)) + 1, 0
     while start < len(order):
@@ -136,14 +136,15 @@ def by_person(people: Indices, step: int) -> Iterator[Indices]:
 
 
 class RecordSums:
-    """Sums over blocks of records that are read where they lie."""
+    """Sums over blocks of records, which are read in place."""
 
     def __init__(self, form: LeafForm, batch: Batch) -> None:
         self.form, self.design, self.batch = form, form.design, batch
-        # Labels by their function; those that depend on all parameters stay apart, because records share these.
+        # Group labels by outer function. If the forms read no field, labels stay apart: their records share one column.
         kinds: dict[Any, list[int]] = {}
         for number, label in enumerate(form.labels):
-            # Few numbers of a label, as zeros at its own score, stand beside those of the records.
+            # Small constants may differ within a group, such as zeros at a label's own score: they become columns of the
+            # records.
             few, constants = len(label.lowered.place), label.lowered.constants
             numbers = tuple((c.shape, c.tobytes() if c.size > few else b"") for c in constants)
             apart = -1 if self.design.columns else number
@@ -155,21 +156,21 @@ class RecordSums:
         alone = len(kinds) == len(exact) == 1 and single
         self._factors = np.concatenate([factor.data for factor in factors]) if alone else None
         self._step, self._large = self._records_in_a_block(), numbers_in(batch) >= LARGE
-        # What a column is made of is read once for both: a file may change between two readings.
+        # Read a column and its source together: a file may change between two readings.
         pairs = ((n, name, c) for name, c in batch.fields.items() if isinstance(c, Stored) for n in batch.fields)
         self._made_of = {name: (n, c.function) for n, name, c in pairs if c.column is batch.fields[n]}
         self._read = {name: c for name, c in batch.fields.items() if name not in self._made_of}
-        # Blocks of sparse columns are kept: they share the column's numbers.
+        # Keep blocks of sparse columns: they share the column's memory.
         self._columns = {
             name: [partial(itself, read()) for read in block_readers(c, self._step)] if sp.issparse(c) else c
             for name, c in self._read.items()
         }
-        # What is made of blocks is kept where nobody can change them, and that is not too much.
+        # Cache results of blocks only if nobody can change the records, and the results are not too large.
         fixed = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in batch.fields.values())
         self._keeps = fixed and (self.design.pairs is None or batch.size * self.design.count <= KEPT)
         self._made: dict[tuple[str, int], Any] = {}
-        self._looked: dict[int, RecordBlock] = {}  # Gradients are often asked for where a histogram was
-        self._own = None if self._keeps else local()  # Memory for monomials that are not kept, a thread's own
+        self._looked: dict[int, RecordBlock] = {}  # Gradients often follow a histogram at the same parameters
+        self._own = None if self._keeps else local()  # Memory of each thread for monomials that are not cached
         self.rows = np.split(np.arange(batch.size), np.arange(self._step, batch.size, self._step)) if batch.size else []
         self.shares = [self._deal(batch.group[rows]) for rows in self.rows]
 
@@ -178,7 +179,7 @@ class RecordSums:
         return Norms.of(self.form)
 
     def _records_in_a_block(self) -> int:
-        """Return a multiple of `LANES`."""
+        """Return the number of records of a block, a multiple of `LANES`."""
         made = 0 if self.design.pairs is None else self.design.count
         numbers = numbers_in(self.batch) / max(self.batch.size, 1) + made
         wide = max((c.shape[1] for c in self.batch.fields.values() if sp.issparse(c)), default=1)
@@ -187,7 +188,7 @@ class RecordSums:
         return int(min(rows, max(WIDE // (wide * self.form.forms), 1) * PIECE)) // LANES * LANES
 
     def _deal(self, group: Indices) -> list[Share]:
-        """Deal records with these labels to outer functions."""
+        """Divide records with these labels into shares by outer function."""
         if len(self.form.labels) == 1 or self._factors is not None:
             factors = self._factors if self._factors is None or len(self._factors) == 1 else self._factors[group]
             return [Share(((self.form.labels[0], slice(0, len(group))),), slice(None), factors)]
@@ -206,7 +207,7 @@ class RecordSums:
         return shares
 
     def _kept(self, what: str, number: int, make: Callable[[], T]) -> T:
-        """Return `make()` for a block, named by the number of its first record; reuse it in later passes if blocks are kept."""
+        """Return `make()` for a block, named by the number of its first record; reuse it in later passes if blocks are cached."""
         found: T = self._made[what, number] if (what, number) in self._made else make()
         if self._keeps:
             self._made[what, number] = found
@@ -216,7 +217,7 @@ class RecordSums:
         return block | {name: function(block[source]) for name, (source, function) in self._made_of.items()}
 
     def _each(self, function: Callable[[Block], T], fill: bool = False) -> Iterator[T]:
-        """Apply a function to each block of all records, and yield the results; `fill` blocks up to multiples of `LANES`."""
+        """Yield `function(block)` for each block of all records; `fill` pads blocks to multiples of `LANES`."""
         columns = {
             n: iter(c) if isinstance(c, list) else block_readers(c, self._step) for n, c in self._columns.items()
         }
@@ -232,7 +233,7 @@ class RecordSums:
         return self._in_order(list(map(partial, repeat(task), self.rows, self.shares, reads)))
 
     def _filled(self, block: Block) -> Block:
-        """Return a block, or one that is filled up to a multiple of `LANES`."""
+        """Return the block, padded to a multiple of `LANES`."""
         if not block.size % LANES:
             return block
         every = filled(np.arange(block.size))
@@ -240,7 +241,7 @@ class RecordSums:
         return Block(self.design, records, self._deal(self.batch.group[block.rows[every]]), len(every), block.rows)
 
     def _of_groups(self, groups: Iterable[Indices], function: Callable[[Block], T], what: str = "") -> Iterator[T]:
-        """Apply a function to each group of records, and yield the results; groups are kept under the name `what`, if any."""
+        """Yield `function(block)` for each group of records; groups are cached under the name `what`, if given."""
 
         def task(rows: Indices) -> T:
             make = partial(self.read, rows, fill=True)
@@ -249,7 +250,7 @@ class RecordSums:
         return self._in_order([partial(task, rows) for rows in groups])
 
     def _in_order(self, tasks: list[Callable[[], T]]) -> Iterator[T]:
-        """Run tasks in threads, and yield their results in the order of the tasks: the bits do not depend on threads."""
+        """Run tasks in threads, and yield their results in the order of the tasks, so that threads do not change the bits."""
         with one_blas_thread() if self._large else nullcontext(1) as threads:
             yield from in_order(tasks, min(threads, len(tasks)))
 
@@ -257,7 +258,7 @@ class RecordSums:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
 
     def gradient_and_value(self, theta: Array) -> Array:
-        """Gradient of the sum of the losses, and the sum, shape (dim + 1,)."""
+        """Return the gradient of the sum of the losses, and the sum, shape (dim + 1,)."""
         coefficients = self._coefficients(theta)
 
         def one(block: Block) -> Array:
@@ -268,7 +269,7 @@ class RecordSums:
         return np.append(self.form.map.T @ found[:-1], found[-1])
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
-        """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
+        """Return the sum of the (chosen) records' gradients, each clipped to the norm `clip`, shape (dim,)."""
         coefficients = self._coefficients(theta)
 
         def one(block: Block) -> Array:
@@ -288,9 +289,9 @@ class RecordSums:
         return np.zeros(len(theta)) + pairwise_sum(self._of_groups((rows for rows in groups if len(rows)), one))
 
     def clipped_sums(self, theta: Array, clip: float, people: Indices) -> Array:
-        """Sum over people, each with the sum of the records' gradients scaled to a norm of at most `clip`, shape (dim,)."""
+        """Return the sum over people of each person's gradient sum, clipped to the norm `clip`, shape (dim,)."""
         coefficients = self._coefficients(theta)
-        step = max(WRITTEN // coefficients.size // LANES, 1) * LANES  # so few that their gradients can be written down
+        step = max(WRITTEN // coefficients.size // LANES, 1) * LANES  # so few that their gradients can be stored
 
         def one(block: Block) -> Array:
             with np.errstate(all="ignore"):
@@ -300,7 +301,7 @@ class RecordSums:
         return np.zeros(len(theta)) + pairwise_sum(self._of_groups(by_person(people, step), one, "people"))
 
     def look(self, look: Look, people: Indices | None = None) -> Sums:
-        """Return exact sums of clipped gradients, curvatures and counts of slopes; of people, each person's sum is clipped."""
+        """Return exact sums of clipped gradients, curvatures and counts by gradient norm; `people` clip each person's sum."""
 
         def one(block: Block) -> Sums:
             part = self._looked.pop(block.rows[0], None)
@@ -323,7 +324,7 @@ class RecordSums:
             return sum(parts, start=look.nothing)
 
     def read(self, rows: Indices, fill: bool = False) -> Block:
-        """Read some records, wherever they lie; fill them up to a multiple of `LANES` if asked."""
+        """Return a block of some records; `fill` pads it to a multiple of `LANES`."""
         every, columns = filled(rows) if fill else rows, self._read.items()
         records = self._whole({name: next(iter(block_readers(taken(c, every), len(every))))() for name, c in columns})
         if self.design.pairs is not None:

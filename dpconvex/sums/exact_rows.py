@@ -1,4 +1,4 @@
-"""Rows of records in whole numbers, their lengths in a metric, and their second moments, exact in any order (theorem 8.9)."""
+"""Rows of records in integers, their lengths in a metric, and their second moments, exact in any order (theorem 8.9)."""
 
 import math
 from dataclasses import dataclass
@@ -21,27 +21,27 @@ from dpconvex.util.summation import BLOCK
 
 Exact = NDArray[np.int64]
 
-MATRIX_BITS = 22  # Of an entry of a matrix; a block has 2^16 records at most
+MATRIX_BITS = 22  # Of a matrix entry; a block has at most 2^16 records
 assert BLOCK == 2**16
-LEVERAGE = " leverage"  # The field of a batch that holds how long each record's rows are in the metric
+LEVERAGE = " leverage"  # The batch field with the length of each record's rows in the metric
 HALF = 2.0**26  # Sums are carried in two parts, so that no number of blocks overflows
-CACHED = 2**18  # Numbers that are made of rows at a time
+CACHED = 2**18  # Numbers of rows that are computed at a time
 
 
 @dataclass(frozen=True)
 class ExactRows:
-    """A rule that makes rows of records (several, of scores that share parameters): x on a grid, towards 0, and a constant."""
+    """Rule for rows of records: x on a grid, rounded towards 0, and a constant; several rows if scores share parameters."""
 
     name: str
     features: Indices
     field_grid: float
-    grid: float  # What entries of rows are multiples of
+    grid: float  # Entries of rows are multiples of this
     constant: int
     monomials: Monomials | None
-    each: int = 1  # The number of rows of a record; all of one are cut together
-    # From multiples of x and 1 to those of its rows, shape (each * count, scalars + 1)
+    each: int = 1  # Rows of each record; they are clipped together
+    # The map from multiples of x and 1 to multiples of the record's rows, shape (each * count, scalars + 1)
     jacobian: sp.csr_array | None = None
-    longest: float = math.inf  # Of all rows of a record that a Jacobian makes, in multiples
+    longest: float = math.inf  # Bound on the norm of all rows of a record with a Jacobian, in multiples
 
     @classmethod
     def of(cls, scores: LinearScores) -> "ExactRows":
@@ -65,13 +65,13 @@ class ExactRows:
         return max(CACHED // max(self.count * self.each, 1), 1)
 
     def squared_norm(self, radius: float) -> float:
-        """Bound the squared norm of a record's rows, in squared multiples, for records that exceed the radius by what passes."""
+        """Bound the squared norm of a record's rows, in squared multiples; x may exceed the radius by the domain's tolerance."""
         if self.jacobian is not None:
             return self.longest**2
         return (radius / self.grid) ** 2 * (1 + 2.0**-28) + self.constant**2
 
     def read(self, column: Any) -> Any:
-        """Return rows without the constant, dense or sparse: whole multiples of the grid, so products with them are exact."""
+        """Return rows without the constant, dense or sparse, in multiples of the grid, so that products with them are exact."""
         flat = flattened(column)
         if len(self.features) < flat.shape[1]:
             flat = flat[:, self.features]
@@ -89,7 +89,7 @@ class ExactRows:
 
 
 def rounded(column: Any, grid: float) -> Any:
-    """Round the scalars of records to multiples of a power of two, towards 0; of float32, exactly in float32."""
+    """Round scalars of records towards 0 to multiples of a power of two; float32 stays float32, without rounding error."""
     if sp.issparse(column):
         found = sp.csr_array(column)
         return sp.csr_array((np.trunc(found.data / grid) * grid, found.indices, found.indptr), shape=found.shape)
@@ -101,21 +101,21 @@ def rounded(column: Any, grid: float) -> Any:
 
 @dataclass(frozen=True)
 class Leverage:
-    """The length of rows in a metric: at least the norm of ``matrix @ row``, of integers, in multiples, rounded up; public."""
+    """The norm of ``matrix @ row`` in multiples of the grid, rounded up, for a public matrix of integers."""
 
     rows: ExactRows
     matrix: Array
 
     @cached_property
     def shift(self) -> float:
-        """The power of two that entries of products are divided by, so that sums of their squares are exact."""
+        """The power of two that divides the products' entries, so that sums of their squares are exact."""
         count = max(len(self.matrix), 1) * self.rows.each
         bits = (53 - math.ceil(math.log2(count + 1))) // 2
         longest = float(np.linalg.norm(self.matrix, axis=1).max(initial=1.0)) * 2.0 ** (ROW_BITS + 1)
         return 2.0 ** max(math.ceil(math.log2(longest)) - bits, 0)
 
     def turned(self, column: Any) -> Array:
-        """Return ``matrix @ row`` of all rows of records, whole numbers, shape (n * each, rows)."""
+        """Return ``matrix @ row`` for all rows of records, in integers, shape (n * each, rows)."""
         rows = self.rows.read(column)
         found = np.asarray(rows @ (self.matrix[:, : rows.shape[1]].T / self.rows.grid))
         if self.rows.constant:
@@ -137,7 +137,7 @@ class Leverage:
 
 @dataclass(frozen=True)
 class LargestEntry:
-    """The largest entry of rows without the constant, in multiples of the grid; public."""
+    """The largest absolute entry of a row without the constant, in multiples of the grid."""
 
     rows: ExactRows
 
@@ -147,7 +147,7 @@ class LargestEntry:
 
 
 def on_grid(batch: Batch, rows: ExactRows) -> Batch:
-    """Return records whose field is a multiple of the grid: at once where they are in memory, else when they are read."""
+    """Return the batch with x rounded to the grid: at once if x is in memory, otherwise when it is read."""
     column = batch.fields[rows.name] if rows.monomials is None else rows.monomials.column(batch)
     make = partial(rounded, grid=rows.field_grid)
     made: Any = Stored(column, make, column.shape)
@@ -157,7 +157,7 @@ def on_grid(batch: Batch, rows: ExactRows) -> Batch:
 
 
 def with_leverages(batch: Batch, leverage: Leverage | LargestEntry) -> Batch:
-    """Return records, which `on_grid` made, with their leverages, in blocks where they are not in memory."""
+    """Return a batch of `on_grid` with its leverages: computed at once in memory, otherwise when they are read."""
     column = batch.fields[leverage.rows.name]
     found: Any = Stored(column, leverage, (batch.size,))
     if type(column) is np.ndarray or sp.issparse(column):
@@ -167,7 +167,7 @@ def with_leverages(batch: Batch, leverage: Leverage | LargestEntry) -> Batch:
 
 
 def length_counts(batch: Batch, rows: ExactRows, edges: Array) -> Exact:
-    """Count records, which `on_grid` made, by the length of their x in multiples; the last bin has no end."""
+    """Count records of a batch of `on_grid` by the norm of their x, in multiples; the last bin is unbounded."""
     column, total = batch.fields[rows.name], np.zeros(len(edges), dtype=np.int64)
     for start in range(0, batch.size, rows.in_cache):
         lengths = lengths_of(rows.read(column[start : start + rows.in_cache]), rows.each) / rows.grid
@@ -176,13 +176,13 @@ def length_counts(batch: Batch, rows: ExactRows, edges: Array) -> Exact:
 
 
 def lengths_of(levels: Any, each: int) -> Array:
-    """Return the lengths of records with so many rows of whole numbers, whose squares add up exactly, shape (n,)."""
+    """Return the norm of each record's `each` rows together, shape (n,); sums of squared integers are exact."""
     squared = levels.power(2).sum(axis=1) if sp.issparse(levels) else np.einsum("nk,nk->n", levels, levels)
     return np.asarray(np.sqrt(np.asarray(squared).reshape(-1, each).sum(axis=1)))
 
 
 def moment(batch: Batch, rows: ExactRows, most: int | None) -> Exact:
-    """Return the sum of ``row row'`` over records, with x cut to the length `most`, in two parts, shape (2, rows, rows)."""
+    """Return the sum of ``row row'`` over records, with x clipped to the norm `most`, in two parts, shape (2, rows, rows)."""
     column, count = batch.fields[rows.name], rows.count
     total = np.zeros((2, count, count), dtype=np.int64)
     step = max(min(2**22 // max(count * rows.each, 1), 2**18 // rows.each), 1)
@@ -202,7 +202,7 @@ def moment(batch: Batch, rows: ExactRows, most: int | None) -> Exact:
 
 
 def clipped_rows(levels: Any, each: int, most: int) -> Any:
-    """Cut records of so many rows to a length, towards 0; no computed length exceeds it."""
+    """Clip the `each` rows of each record together to the norm `most`, towards 0; no computed norm exceeds it."""
     share = np.repeat(most * INSIDE / np.maximum(lengths_of(levels, each), most * INSIDE), each)
     if sp.issparse(levels):
         found = sp.csr_array(sp.diags_array(share) @ levels)
@@ -211,24 +211,24 @@ def clipped_rows(levels: Any, each: int, most: int) -> Any:
 
 
 def clipped_moment(batch: Batch, leverage: Leverage, most: float) -> Exact:
-    """Return the sum of ``t t'``, t = ``matrix @ row`` cut to a length, in units of most / 2^16, towards 0, in two parts."""
+    """Return the sum of ``t t'`` in two parts, t = ``matrix @ row`` clipped to the norm `most`, in units of most / 2^16."""
     column, count = batch.fields[leverage.rows.name], len(leverage.matrix)
     total, step = np.zeros((2, count, count), dtype=np.int64), leverage.rows.in_cache
     for start in range(0, batch.size, step):
         turned = leverage.turned(column[start : start + step])
         scale = 2.0**ROW_BITS / most * np.minimum(1.0, most / np.maximum(leverage.lengths(turned), 1.0)) * INSIDE
-        turned *= np.repeat(scale, leverage.rows.each)[:, None]  # All rows of one record alike
+        turned *= np.repeat(scale, leverage.rows.each)[:, None]  # The same factor for all rows of a record
         np.trunc(turned, out=turned)
         total += halves(turned.T @ turned)
     return total
 
 
 def halves(sums: Array) -> Exact:
-    """Cut whole numbers below 2^53 into multiples of 2^26 and the rest, shape (2, ...)."""
+    """Split integers below 2^53 into multiples of 2^26 and remainders, shape (2, ...)."""
     high = np.floor(sums / HALF)
     return np.stack([high, sums - high * HALF]).astype(np.int64)
 
 
 def to_integers(parts: Exact) -> NDArray[Any]:
-    """Return exact Python integers from their two parts."""
+    """Return exact Python integers from the two parts of `halves`."""
     return np.asarray(parts[0].astype(object) * int(HALF) + parts[1].astype(object))

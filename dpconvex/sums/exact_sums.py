@@ -1,7 +1,7 @@
 """Sums over records in integers: exact in any order, each record's part no longer than its bound *as computed*.
 
-All products and sums of a block are integers below 2^53, so no bit of them depends on the order of adding, on blocks, threads
-or workers, and what one record adds depends on that record and on released numbers alone (docs/theory.md, theorem 8.9).
+All products and sums of a block are integers below 2^53. So their bits do not depend on the order of addition, on blocks,
+threads or workers. A record's part depends on that record and on released numbers alone (docs/theory.md, theorem 8.9).
 """
 
 import math
@@ -23,29 +23,29 @@ from dpconvex.util.arrays import Array
 if TYPE_CHECKING:
     from dpconvex.sums.engine import Block
 
-# Bits of a clipped slope, of the longest slope, and of a curvature at its cap: a block has 2^16 records at most, and 16 + 21 + 16
-# = 53 bits hold the sum of products with rows.
+# Bits of a clipped slope, of the longest slope, and of a curvature at its cap. A block has at most 2^16 records, and 16 + 21 +
+# 16 = 53 bits hold the sum of products with rows.
 SLOPE_BITS, LONGEST_BITS, CURVATURE_BITS = 15, 21, 20
-LARGEST = 2.0**400  # Slopes, in units, beyond this have the direction alone
-FLAT = 1e-10  # A pivot of a Hessian below this part of its diagonal is 0
+LARGEST = 2.0**400  # Slopes, in units, are cut to this size
+FLAT = 1e-10  # A pivot of a Hessian below this fraction of its diagonal counts as 0
 NO_NUMBERS: Array = np.zeros(0)
 
 
 class Look(NamedTuple):
-    """One pass over the records at public parameters: what is summed, and how it is clipped."""
+    """One query to the records at public parameters: the sums that it asks for, and their clipping bounds."""
 
     rows: ExactRows
     to_forms: sp.csr_array
-    coefficients: Array  # Of the forms, multiples of a power of two: see `on_coefficient_grid`
+    coefficients: Array  # Of the forms, on a grid: see `on_coefficient_grid`
     unit: float = 1.0  # Slopes are multiples of this
-    bound: float = 0.0  # Of the product of a record's slopes' norm, in units, and its leverage; 0 for no gradients
-    edges: Array = NO_NUMBERS  # Upper ends of the bins for the length of gradients in the metric, as `bound` is
-    probe: Array | None = None  # A direction of the columns, for curvatures; empty for slopes along parameters
-    cap: float = 1.0  # The largest of these that counts
-    width: float = 0.0  # As in the scores, for curvatures along the probe
-    longest: float = 0.0  # Of vectors in the metric that are added up in squares, as `bound` is; 0 for none
-    vectors: str = ""  # Which: "gradients" of people, or "roots" of their Hessians
-    leverage: Leverage | None = None  # That the bound is in, for sums of people or of rows of one record
+    bound: float = 0.0  # Clips the norm of a record's slopes, in units, times its leverage; 0 for no gradients
+    edges: Array = NO_NUMBERS  # Upper ends of the bins for the norm of gradients in the metric, in the unit of `bound`
+    probe: Array | None = None  # A direction of the columns, for curvatures; empty for slopes along the parameters
+    cap: float = 1.0  # Clips curvatures, or slopes along the parameters
+    width: float = 0.0  # Step of finite differences along the probe, as in the scores; 0 for derivatives
+    longest: float = 0.0  # Clips vectors' norms in the metric, for second moments; 0 for none
+    vectors: str = ""  # Which vectors: "gradients" of people, or "roots" of their Hessians
+    leverage: Leverage | None = None  # Metric of `bound` where records or rows are clipped together
 
     @property
     def nothing(self) -> "Sums":
@@ -58,7 +58,7 @@ class Look(NamedTuple):
 
 @dataclass
 class Sums:
-    """Sums of one look: gradients, (2, columns, rows), curvatures or slopes, counts, positive sides first, and rows."""
+    """Sums of one query: gradients, (2, columns, rows), curvatures or slopes, counts (positive slopes first), second moments."""
 
     gradient: Exact
     along: Exact
@@ -70,7 +70,7 @@ class Sums:
 
 
 def on_coefficient_grid(coefficients: Array, rows: ExactRows, radius: float) -> Array:
-    """Round coefficients of forms, which are public, so that their products with rows add up exactly."""
+    """Round the public coefficients of the forms to a grid, so that their products with rows add up exactly."""
     size = np.linalg.norm(coefficients[:, :-1], axis=1) * radius * (1 + TAIL_SLACK) + np.abs(coefficients[:, -1])
     largest = float(size.max(initial=0.0))
     if not largest > 1e-200:
@@ -82,7 +82,7 @@ def on_coefficient_grid(coefficients: Array, rows: ExactRows, radius: float) -> 
 
 
 def derivative_along(slopes_at: Callable[[Any], Any], forms: Any, along: Array, width: float) -> Any:
-    """Return by how much slopes change along a direction: a derivative, or a difference of slopes so far on both sides."""
+    """Return the derivative of slopes along a direction; with a `width`, the central difference over it on both sides."""
     if not width:
         return slopes_at(forms + 1j * STEP * along).imag / STEP
     return (slopes_at(forms + width * along) - slopes_at(forms - width * along)) / (2 * width)
@@ -90,7 +90,7 @@ def derivative_along(slopes_at: Callable[[Any], Any], forms: Any, along: Array, 
 
 @dataclass
 class RecordBlock:
-    """A block of records at a look, filled up to a multiple of `LANES`."""
+    """A block of records in one query, padded to a multiple of `LANES`."""
 
     look: Look
     block: "Block"
@@ -108,7 +108,7 @@ class RecordBlock:
         return self.block.slopes(forms, product_apart)[1]
 
     def units(self) -> Array:
-        """Return slopes in units, shape (columns, records); those of a record with one that is no number, or of others, are 0."""
+        """Return slopes in units, shape (columns, records); padding, and records with a slope that is not finite, count as 0."""
         units = np.asarray(self.look.to_forms @ self.slopes)
         units /= self.look.unit
         units[:, self.block.count :] = 0.0
@@ -118,15 +118,15 @@ class RecordBlock:
         return np.clip(units, -LARGEST, LARGEST, out=units)
 
     def curvatures(self, probe: Array) -> Array:
-        """Return curvatures along a direction of the columns, shape (count,)."""
+        """Return each record's curvature along a direction of the columns, shape (count,)."""
         along = (self.look.to_forms.T @ probe)[:, None]
         bent = np.asarray(self.look.to_forms @ derivative_along(self.slopes_at, self.forms, along, self.look.width))
         return np.asarray(np.einsum("kn,kn->n", bent, np.broadcast_to(probe[:, None], bent.shape))[: self.block.count])
 
     def roots(self) -> Array:
-        """Return columns of triangular roots of records' Hessians by the columns, shape (columns, columns, count).
+        """Return triangular roots of records' Hessians by the columns, shape (columns, columns, count).
 
-        Each entry is computed by itself.  What is not positive semidefinite is cut off, and what is no number counts as 0.
+        Each entry is computed by itself.  Pivots that are not positive, and roots that are not finite, count as 0.
         """
         to_forms, width = self.look.to_forms, self.look.width
         axes = (to_forms.T[:, [k]].toarray() for k in range(to_forms.shape[0]))
@@ -140,9 +140,9 @@ class RecordBlock:
         return np.clip(np.where(np.isfinite(found).all(axis=(0, 1)), found, 0.0), -LARGEST, LARGEST)
 
     def sums(self, gradient: Exact, lengths: Array, up: NDArray[np.bool_]) -> Sums:
-        """Return sums with curvatures or slopes along the parameters, and counts by length, where a look asks for them.
+        """Return the gradient, and the curvatures or slopes and the counts by length that the query asks for.
 
-        Counts are of records or of people, each in one bin: those beyond the last edge are in the last one.
+        Each record or person counts in one bin; lengths beyond the last edge count in the last bin.
         """
         look, found = self.look, self.look.nothing
         found.gradient = gradient
@@ -150,7 +150,7 @@ class RecordBlock:
             bent, count = look.probe.size > 0, self.block.count
             along = self.curvatures(look.probe) if bent else np.einsum("kn,kn->n", self.slopes, self.forms)[:count]
             shares = capped(along, look.cap, 0.0 if bent else -1.0)
-            # In multiples of 2^-20, towards 0.
+            # Multiples of 2^-20, rounded towards 0.
             found.along = np.trunc(shares * 2.0**CURVATURE_BITS).astype(np.int64).sum(keepdims=True)
         if len(edges := look.edges):
             places = np.minimum(np.searchsorted(edges, lengths), len(edges) - 1) + len(edges) * ~up
@@ -159,12 +159,12 @@ class RecordBlock:
 
 
 def capped(values: Array, cap: float, least: float = 0.0) -> Array:
-    """Return values next to the cap, each from `least` to 1; no number counts as 0."""
+    """Return ``values / cap``, clipped to the interval from `least` to 1; NaN counts as 0."""
     return np.asarray(np.nan_to_num(np.clip(values / cap, least, 1.0)))
 
 
 def block_sums(part: RecordBlock) -> Sums:
-    """Sum over records; the norm of one's slopes times its leverage is cut to the bound."""
+    """Sum over records; the norm of each record's slopes times its leverage is clipped to the bound."""
     look, count, gradient = part.look, part.block.count, part.look.nothing.gradient
     units, leverages = part.units(), part.leverages
     lengths = np.abs(units[0]) if len(units) == 1 else np.sqrt(np.einsum("kn,kn->n", units, units))
@@ -178,7 +178,7 @@ def block_sums(part: RecordBlock) -> Sums:
 
 
 def gradient_sum(look: Look, rows: Any, units: Array, grid: float = 1.0) -> Array:
-    """Return the sum of products of slopes and rows, which are multiples of a grid, whole numbers, shape (columns, rows)."""
+    """Return the sum of products of slopes and rows in multiples of the grid, in integers, shape (columns, rows)."""
     columns = units if look.rows.jacobian is None else units.T.reshape(1, -1)
     found = np.asarray(rows.T @ (columns[0] if len(columns) == 1 else columns.T)).T.reshape(len(columns), -1) / grid
     own = [look.rows.constant * units.sum(axis=1, keepdims=True)] if found.shape[1] < look.rows.count else []

@@ -1,4 +1,4 @@
-"""A template's losses as outer functions of few shared forms, polynomials of the record that are linear in theta."""
+"""Losses as outer functions of a few shared forms, which are polynomials of the record and linear in theta."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -28,29 +28,28 @@ from dpconvex.sums.programs import Lowered, entry_rows, lowered
 from dpconvex.util.arrays import Array, Indices, powers_of_two
 from dpconvex.util.runtime import once
 
-# Relative size of a combination's error that passes for rounding, of numbers that pass for integers, and of what is left of a row
-# that is a combination of others.
+# Relative rounding errors: of numbers that count as integers, and of the residual of a row that is a combination of others.
 INTEGER, SAME = 1e-9, 1e-10
-# Least eigenvalue of the inner products of rows, scaled to length 1, at which they serve as a basis: for differences of one class
-# with the others it is one half.  Others are made orthonormal if they have at most so many numbers.
+# Least eigenvalue of the Gram matrix of normalised rows that serve as a basis: 1/2 for differences of one class with the
+# others. A worse basis is made orthonormal if it has at most `LARGEST_DENSE` numbers.
 WELL_CONDITIONED, LARGEST_DENSE = 0.4, 2**24
-LARGEST_BASIS = 600  # With more forms than this none are shared
+LARGEST_BASIS = 600  # With more forms than this, none are shared
 NARROW = 64  # Random combinations of columns that are tried first: most rows span fewer dimensions
-ALONE = 0.1  # Size of an entry, next to the largest of its row, by which combinations are read off
-UNEVEN = 16.0  # How much larger one parameter's coefficients are than another's where each has a unit of its own
-SAME_DIGITS = 12  # in which combinations of forms agree that are taken to be the same
+ALONE = 0.1  # Least size of an entry, next to the largest of its row, that determines a combination
+UNEVEN = 16.0  # Ratio of parameters' coefficients from which each parameter has its own unit
+SAME_DIGITS = 12  # in which combinations of forms must agree to count as the same
 
 
 @dataclass(frozen=True, eq=False)
 class Label:
-    """The outer function of one combination of discrete fields, and its leaves in terms of the forms."""
+    """The outer function of one combination of discrete fields, and its leaves as combinations of the forms."""
 
     lowered: Lowered
     combine: sp.csr_array  # leaves from forms, shape (entries of all leaves, forms)
     offset: Array  # the part of the leaves that does not depend on theta, shape (entries, monomials)
 
     @cached_property
-    def back(self) -> sp.csc_array:  # to make it takes longer than to multiply with it
+    def back(self) -> sp.csc_array:  # cached: it takes longer to make than to multiply with
         return self.combine.T
 
 
@@ -68,7 +67,7 @@ class LeafForm:
 
     @cached_property
     def grid(self) -> tuple[Indices, Array, Indices, Array] | None:
-        """Return places of coordinates in a table, the forms of each column, the monomials of rows, and scales, or None."""
+        """Return a table of parameters: places of coordinates, forms of columns, monomials of rows, and scales; or None."""
         count, table = self.design.count, sp.csc_array(self.map)
         form, monomial = np.divmod(table.indices, count)
         lengths = np.diff(table.indptr)
@@ -80,9 +79,9 @@ class LeafForm:
         weights[owner, form] = table.data
         longest = np.zeros(count)
         np.maximum.at(longest, row, np.linalg.norm(weights, axis=1))
-        # First coordinates of all rows have the same sign, so that a threshold that is subtracted is of the same column.
+        # The first coordinates of all rows get the same sign, so that a subtracted threshold is in the same column.
         first = np.unique(row, return_index=True)[1]
-        clear = np.abs(weights[first]) > 10.0**-SAME_DIGITS * longest[row[first], None]  # else rounding left it
+        clear = np.abs(weights[first]) > 10.0**-SAME_DIGITS * longest[row[first], None]  # not a rounding error
         leading = weights[first, np.argmax(clear, axis=1)]
         longest[row[first]] *= np.sign(leading * leading[0])
         scale = longest[row]
@@ -96,7 +95,7 @@ class LeafForm:
 
     @cached_property
     def merged(self) -> tuple["LeafForm", sp.csr_array]:
-        """Return the form of fewest parameters, where those in proportion are one, and the map to the shortest coordinates."""
+        """Return the form with proportional parameters merged, and the map from its parameters to coordinates of least norm."""
         table = sp.csc_array(self.map)
         if self.grid is not None:
             return self, sp.eye_array(table.shape[1], format="csr")
@@ -120,7 +119,7 @@ def lowered_losses(template: Template, space: Space) -> tuple[Lowered, ...]:
 
 @once
 def exact_losses(template: Template, space: Space) -> tuple[Expression, ...]:
-    """Return losses in which entries of which nothing is left, or nothing that moves, are free of rounding by what cancels."""
+    """Return the losses without rounding errors of terms that cancel: the entries are 0, or their values at theta = 0."""
     expander = expander_of(template, space)
     done, still = dict[Expression, Expression](), dict[Expression, Expression]()
     leaves = {leaf for loss in template.losses for leaf in affine_leaves(loss)}
@@ -128,7 +127,7 @@ def exact_losses(template: Template, space: Space) -> tuple[Expression, ...]:
         still[part] = constant(np.zeros(part.shape)) if isinstance(part, Variable) else rebuilt(part, still)
         done[part] = own = rebuilt(part, done)
         if part.args and (part in leaves or (part.fields and not part.variables)):
-            with suppress(MissingRule, NotPrivate):  # then nothing is claimed of it
+            with suppress(MissingRule, NotPrivate):  # then it stays as it is
                 if expander.polynomial(part) is not None:
                     left, written = (entries_of(found.expand(part)) for found in (expander, expander.sizes))
                     gone, shape = (left != written).any(axis=0), part.shape
@@ -147,14 +146,14 @@ def rebuilt(part: Expression, known: dict[Expression, Expression]) -> Expression
 
 
 def entries_of(polynomial: Polynomial) -> NDArray[np.bool_]:
-    """Return which entries of a polynomial have terms with parameters, and which have any, shape (2, entries)."""
+    """Return which entries of a polynomial have terms with parameters, and which have any terms, shape (2, entries)."""
     found = polynomial.part(with_theta=True).entry, polynomial.entry
     return np.stack([np.bincount(entry, minlength=polynomial.size) > 0 for entry in found])
 
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """A public expression in slots, as a function of the coordinates; `Quadratic` has the same methods."""
+    """A public expression with slots, as a function of the coordinates, with the methods of `Quadratic`."""
 
     lowered: Lowered
     lift: sp.csr_array  # from coordinates to entries of the slots
@@ -171,7 +170,7 @@ class Written:
 
 @once
 def public_part(template: Template, space: Space, part: Expression | None = None) -> Written | Quadratic:
-    """Return a part of the regularizer, or all of it: as declared, per record, not times their number."""
+    """Return the regularizer, or a part, as declared: per record, not times the number of records."""
     part = part or template.regularizer
     if found := as_quadratic(part, space):
         return found
@@ -188,7 +187,7 @@ def form_of(template: Template, space: Space) -> LeafForm:
 
 @once
 def entries_form(template: Template, space: Space) -> LeafForm:
-    """Return the form in which leaves are the entries of the variables, whatever the losses are."""
+    """Return the form with the entries of the variables as its leaves, which exists for all losses."""
     lift, losses = entries_matrix(space), lowered_losses(template, space)
     every = sp.csr_array(sp.eye_array(lift.shape[0]))
     labels = tuple(Label(loss, every[loss.place], np.zeros((len(loss.place), 1))) for loss in losses)
@@ -196,8 +195,8 @@ def entries_form(template: Template, space: Space) -> LeafForm:
 
 
 def split(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expander: Expander) -> LeafForm | None:
-    """Split the losses' affine parts into polynomials of low degree; None if they are not, or share too little."""
-    own = expander.bases.bases[: len(expander.bases.polynomials)]  # those of fields come first
+    """Return the losses as functions of polynomials of low degree; None without a small enough basis."""
+    own = expander.bases.bases[: len(expander.bases.polynomials)]  # bases of fields come first
     fields = {base.name: slice(base.start, base.start + base.size) for base in own}
     space, scalars = expander.space, sum(base.size for base in own)
     try:
@@ -210,7 +209,7 @@ def split(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expa
     starts = np.cumsum([0, *(p.size for p in found)])
     terms = concatenate(found, (int(starts[-1]),), [p.entry + first for p, first in zip(found, starts, strict=False)])
     if degree == LARGEST_DEGREE:
-        # -1, which stands for 1, sorts first; the constant one goes last.
+        # The index -1, which stands for the factor 1, sorts first; the constant monomial goes last.
         distinct, number = numbered_rows(np.concatenate([terms.monomial, np.full((1, degree), -1)]))
         design = Design(len(distinct), {TABLE: slice(0, len(distinct) - 1)}, tuple(fields), tuple(distinct[1:].T))
         place = (number[:-1] - 1) % design.count
@@ -219,10 +218,10 @@ def split(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expa
         place = terms.monomial.sum(axis=1) % design.count
     count, dim, moving = design.count, space.dim, terms.coordinate >= 0
     ends = np.cumsum([0, *(sum(leaf.size for leaf in group) for group in leaves)])
-    # A coefficient counts with the size of its monomial; powers of two keep all digits.
+    # Weight coefficients by the size of their monomials; powers of two keep all digits.
     extents, sizes = np.abs(expander.bases.monomial_range(terms.monomial)).max(axis=0), np.ones(count)
     sizes[place] = powers_of_two(extents)
-    # So does that of a parameter: scores that share some would be told apart by those alone that are in small units.
+    # Likewise for parameters: otherwise only those in small units would tell scores apart that share parameters.
     largest = np.zeros(dim)
     np.maximum.at(largest, terms.coordinate[moving], np.abs(terms.coefficient * sizes[place])[moving])
     units = powers_of_two(np.where(largest > 0, largest, largest.max(initial=0.0)))
@@ -245,14 +244,14 @@ def split(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expa
 
 
 def coefficients(polynomial: Polynomial, column: Indices, keep: NDArray[np.bool_], width: int) -> sp.csr_array:
-    """Put the coefficients of some terms of a polynomial into rows, one for each entry."""
+    """Return the coefficients of the kept terms of a polynomial, one row for each entry."""
     data = (polynomial.coefficient[keep], (polynomial.entry[keep], column[keep]))
     return sp.csr_array(sp.coo_array(data, shape=(polynomial.size, width)))
 
 
 def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, sp.csr_array] | None:
-    """Choose rows that all rows are combinations of, well conditioned or orthonormal, and the combinations; None if too many."""
-    # Rows are as wide as products of monomials and parameters: nothing as wide is made.
+    """Return a well-conditioned basis of the rows, and all rows as combinations of it; None if the basis is too large."""
+    # Rows are as wide as products of monomials and parameters: no dense array has this width.
     scale = np.sqrt(np.bincount(np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)), rows.data**2, rows.shape[0]))
     moving = np.flatnonzero(scale > 0)
     unit = rows[moving]
@@ -288,7 +287,7 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, sp.csr_a
                 q, triangle = scipy.linalg.qr(sketch[chosen].T, mode="economic")
                 weights = sp.csr_array(scipy.linalg.solve_triangular(triangle, q.T @ sketch.T).T)
             ratio = np.repeat(scale[moving], np.diff(weights.indptr)) / length[weights.indices]
-            nearest = np.round(weights.data * ratio)  # numbers that are whole stay so
+            nearest = np.round(weights.data * ratio)  # integers stay exact
             whole = np.abs(weights.data * ratio - nearest) <= INTEGER * np.maximum(1.0, np.abs(nearest))
             weights.data = np.where(whole, nearest / ratio, weights.data)
         error = abs(weights @ basis - unit).max(axis=1).toarray().ravel()
@@ -303,24 +302,24 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, sp.csr_a
 
 
 def read_off(basis: sp.csr_array, rows: sp.csr_array) -> sp.csr_array | None:
-    """Return rows as combinations of a basis, by columns that one row of it has alone; None if those are not most of each."""
+    """Return rows as combinations of a basis, from columns with one nonzero basis entry; None if these entries are too small."""
     table = sp.csc_array(basis)
     alone = np.flatnonzero(np.diff(table.indptr) == 1)
     place = table.indptr[alone]
     owner, size = table.indices[place], np.abs(table.data[place])
     order = np.lexsort([size, owner])
-    last = order[np.flatnonzero(np.diff(owner[order], append=-1))]  # of each row the largest
+    last = order[np.flatnonzero(np.diff(owner[order], append=-1))]  # the largest entry of each row
     if len(last) < basis.shape[0] or (size[last] < ALONE * abs(basis).max(axis=1).toarray().ravel()).any():
         return None
     return sp.csr_array(rows[:, alone[last]] @ sp.diags_array(1 / table.data[place[last]]))
 
 
 def with_scores(loss: Expression) -> tuple[Expression, list[Expression]]:
-    """Return a loss, rewritten, and its scores: affine parts that no other field multiplies.
+    """Return a rewritten loss and its scores: affine parts that no other field multiplies.
 
     In ``exp(s) - y * s`` the score is s, which y multiplies; in ``y * exp(-s) + x @ w + b`` the last two terms are one score.
-    In ``square(x @ w + t * (x @ v) - y)`` all of ``x @ w + t * (x @ v)`` is: two scores would have curvatures of very different
-    lengths along their sum and difference.
+    In ``square(x @ w + t * (x @ v) - y)`` all of ``x @ w + t * (x @ v)`` is one score: two scores would have very different
+    curvatures along their sum and difference.
     """
     scores: dict[Expression, None] = {}
     known: dict[Expression, Expression] = {}
@@ -350,7 +349,7 @@ def with_scores(loss: Expression) -> tuple[Expression, list[Expression]]:
 
 
 def sums_of(node: Expression) -> Iterator[Expression]:
-    """Yield the largest affine sums of which a field multiplies some of several terms."""
+    """Yield the largest affine sums in which a field multiplies some of several terms."""
     if node.is_affine and is_multiplied(node):
         if node.atom is ADD and sum(bool(term.variables) for term in node.args) > 1:
             yield node
@@ -360,12 +359,12 @@ def sums_of(node: Expression) -> Iterator[Expression]:
 
 
 def is_score(node: Expression) -> bool:
-    """Say whether an expression is affine, and nothing of it is a product of a field with what reads a field already."""
+    """Return whether an expression is affine and multiplies no field with a part that already reads a field."""
     return node.is_affine and not any(part.atom is BROADCAST for part in moving(node)) and not is_multiplied(node)
 
 
 def is_multiplied(node: Expression) -> bool:
-    """Say whether something of an affine expression is a product of a field with what reads a field already."""
+    """Return whether an affine expression multiplies a field with a part that already reads a field."""
     return any(
         any(a.fields for a in part.args if a.variables) and any(a.fields for a in part.args if not a.variables)
         for part in moving(node)
@@ -374,16 +373,16 @@ def is_multiplied(node: Expression) -> bool:
 
 
 def moving(node: Expression) -> Iterator[Expression]:
-    """Yield the parts of an expression that depend on parameters."""
+    """Yield the subexpressions that depend on parameters."""
     return (part for part in postorder([node]) if part.variables)
 
 
 def shared_grid(form: LeafForm, moving: int) -> tuple[Indices, Array, Indices, Array]:
-    """Return what `LeafForm.grid` does, with one column of all parameters, whose scales make rows of records about as long."""
+    """Return `LeafForm.grid` for one column of all parameters, with scales that make records' rows about equally long."""
     table, count = sp.coo_array(form.map), form.design.count
     scale = np.sqrt(np.bincount(table.col, table.data**2, form.map.shape[1]))
     fixed = (np.bincount(table.col, table.row % count < moving, form.map.shape[1]) == 0) & (scale > 0)
     scale[scale == 0] = 1.0  # of parameters that no score reads
-    # All constants together count half as much as what multiplies records.
+    # All constants together have half the weight of the parameters that multiply records.
     scale[fixed] *= 2 * math.sqrt(max(fixed.sum(), 1))
     return np.arange(len(scale))[:, None], np.eye(form.forms), np.arange(moving), scale

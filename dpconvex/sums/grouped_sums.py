@@ -1,4 +1,4 @@
-"""Exact sums over rows that are clipped together: those of a person's records, or of scores that share parameters."""
+"""Exact sums over rows that are clipped together: all rows of a person's records, or of scores that share parameters."""
 
 import math
 from typing import Any
@@ -13,29 +13,29 @@ from dpconvex.sums.linear_scores import ROW_BITS
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.summation import BLOCK
 
-# Bits of squared lengths next to the longest, and at most; of a person's gradient next to the longest, and of a record's at most.
+# Bits of squared lengths: at the bound, and at most; of a person's gradient at the bound; of a record's gradient at most.
 WHOLE_BITS, LONG_BITS, FINER_BITS, SUMMED_BITS = 38, 39, 26, 38
 
 
 def person_sums(part: RecordBlock, people: Indices) -> Sums:
-    """Sum over whole people, whose records stand together; the sum of a person's products has at most the bound's length.
+    """Sum over whole people, with each person's records consecutive and each person's sum clipped to the bound.
 
-    Slopes of a person are made whole numbers of up to 21 bits, so that the sum of products with rows is exact, and so is its
-    length in the metric, but for some rounding.  Then slopes are shortened alike.  Rounding them towards 0 moves the sum by at
-    most the sum of leverages, times the root of the number of slopes; that is set aside.
+    A person's slopes become integers of up to 21 bits, so that the sum of products with rows is exact.  Its length in the
+    metric is exact but for some rounding.  One factor then shortens all slopes of the person.  Rounding them towards 0 moves
+    the sum by at most the sum of leverages, times the root of the number of slopes; the bound is reduced by this.
     """
     look, count, leverage = part.look, part.block.count, part.look.leverage
     assert leverage is not None
     units, levels = part.units(), whole_rows(look.rows, part.column)[: count * look.rows.each]
     first = np.flatnonzero(np.diff(people, prepend=-1))
-    counts = np.diff(first, append=count)  # nothing of another person's enters: not even how many records there are
+    counts = np.diff(first, append=count)  # independent of other people, even of the number of their records
     longest = np.maximum.reduceat(np.sqrt(np.einsum("kn,kn->n", units, units))[:count], first)
     finer = 2.0**LONGEST_BITS * INSIDE / np.maximum(longest, 1 / LARGEST) / np.maximum(counts / BLOCK, 1.0)
     units = np.trunc(units[:, :count] * np.repeat(finer, counts))
     square, plain = np.zeros((2, len(first)))
     each = along_rows(look, levels.reshape(count, look.rows.each, -1), units)
     for column in range(0, each.shape[1], look.rows.count):
-        # In one order of numbers for one person and for many, so that squares of a person's numbers add up alike.
+        # The same order of numbers for one person and for many, so that sums of a person's squares have the same bits.
         own = np.ascontiguousarray(np.add.reduceat(each[:, column : column + look.rows.count], first))
         square += (integer_transform(leverage.matrix, own) ** 2).sum(axis=1)
         plain += (own**2).sum(axis=1)
@@ -48,13 +48,13 @@ def person_sums(part: RecordBlock, people: Indices) -> Sums:
 
 
 def whole_rows(rows: ExactRows, column: Any) -> Array:
-    """Return dense rows with the constant, in multiples, shape (n * each, count)."""
+    """Return dense rows of integers with the constant, in multiples of the grid, shape (n * each, count)."""
     found = dense(rows.read(column)) / rows.grid
     return np.pad(found, ((0, 0), (0, 1)), constant_values=rows.constant) if rows.constant else found
 
 
 def integer_transform(matrix: Array, integers: Array) -> Array:
-    """Return ``matrix @ row`` of rows of whole numbers up to 2^53: exact in parts, which are added up in order."""
+    """Return ``matrix @ row`` for rows of integers up to 2^53: products of parts are exact, and added in order."""
     bits = 53 - MATRIX_BITS - math.ceil(math.log2(matrix.shape[1] + 1))
     scale, total = 1.0, np.zeros((len(integers), len(matrix)))
     while integers.any():
@@ -65,14 +65,14 @@ def integer_transform(matrix: Array, integers: Array) -> Array:
 
 
 def vector_sums(part: RecordBlock, people: Indices) -> Sums:
-    """Sum ``t t'`` over people, and count these by length: all t of a person are cut together, to the longest trace."""
+    """Return the sum of ``t t'`` over people, or counts of people by length, after clipping all t of a person by their trace."""
     look, found, leverage = part.look, part.look.nothing, part.look.leverage
     assert leverage is not None
     turned = leverage.turned(part.column)[: len(people) * look.rows.each]
     turned = turned.reshape(len(people), look.rows.each, -1)
     first, longest = np.flatnonzero(np.diff(people, prepend=-1)), look.longest
     if look.vectors == "gradients":
-        # In whole numbers, whose sums are exact: nobody else's records change their bits.
+        # Sums of integers are exact: other people's records do not change their bits.
         fine = along_rows(look, turned, part.units()[:, : len(people)]) * (2.0**FINER_BITS / longest)
         fine = np.trunc(np.clip(np.nan_to_num(fine), -(2.0**SUMMED_BITS), 2.0**SUMMED_BITS))
         vectors, longest = [np.ascontiguousarray(np.add.reduceat(fine, first, axis=0))], 2.0**FINER_BITS
@@ -81,11 +81,11 @@ def vector_sums(part: RecordBlock, people: Indices) -> Sums:
         vectors = [along_rows(look, turned, root) for root in part.roots()]
     squares = np.zeros(len(vectors[0]))
     for own in vectors:
-        for entry in own.T:  # one by one: in this order for one record and for many
+        for entry in own.T:  # one by one: the same order for one record and for many
             squares += entry**2
     squares = np.ceil(np.nan_to_num(squares * (2.0**WHOLE_BITS / longest**2)))
     own = np.minimum(squares, 2.0**LONG_BITS)
-    totals = np.add.reduceat(own, first)  # whole, and exact
+    totals = np.add.reduceat(own, first)  # integers, so the sums are exact
     share = np.repeat(np.minimum(1.0, 2.0**WHOLE_BITS / np.maximum(totals, 1.0)), np.diff(first, append=len(own)))
     scale = np.sqrt(share * (own / np.maximum(squares, 1.0))) * (2.0**ROW_BITS / longest * INSIDE)
     if not look.edges.size:
@@ -98,10 +98,10 @@ def vector_sums(part: RecordBlock, people: Indices) -> Sums:
 
 
 def along_rows(look: Look, turned: Array, units: Array) -> Array:
-    """Return sums over a record's rows of their products with slopes, by columns, shape (n, columns * count)."""
+    """Return the sum over each record's rows of slope times row, by columns, shape (n, columns * count)."""
     if look.rows.jacobian is None:
         return np.asarray((units.T[:, :, None] * turned).reshape(len(turned), -1))
     total = np.zeros(turned[:, 0].shape)
-    for own, rows in zip(units, turned.swapaxes(0, 1), strict=True):  # in this order for one record and for many
+    for own, rows in zip(units, turned.swapaxes(0, 1), strict=True):  # the same order for one record and for many
         total += own[:, None] * rows
     return total

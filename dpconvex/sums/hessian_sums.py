@@ -1,4 +1,4 @@
-"""Sums of second derivatives over records, or over one in so many: Hessians, and what models of them are made of."""
+"""Sums of second derivatives over all records, or over every k-th record: Hessians, and parts of models of Hessians."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -12,10 +12,10 @@ from dpconvex.util.arrays import Array, Indices
 
 
 class HessianSums(RecordSums):
-    """`RecordSums`, and second derivatives by complex steps of the slopes."""
+    """`RecordSums` with second derivatives, by complex steps of the gradients."""
 
     def hessian(self, theta: Array, every: int) -> Array:
-        """Hessian of the sum of the losses, shape (dim, dim), from one in so many records."""
+        """Return the Hessian of the sum of the losses, shape (dim, dim), estimated from one record in `every`."""
         coefficients = self._coefficients(theta)
         forms, monomials = coefficients.shape
 
@@ -38,7 +38,7 @@ class HessianSums(RecordSums):
         return np.asarray(self.form.map.T @ np.asarray(self.form.map.T @ whole).T)
 
     def moments(self, theta: Array, every: int) -> Array:
-        """Sum the Hessians by the forms, and the products of monomials, from one in so many records, as one vector."""
+        """Return, as one vector, sums of the Hessians by the forms and of products of monomials, from one record in `every`."""
         coefficients = self._coefficients(theta)
         forms = len(coefficients)
 
@@ -53,7 +53,7 @@ class HessianSums(RecordSums):
         return np.asarray(sum(self._each(one)))
 
     def factors(self, theta: Array, every: int) -> tuple[Array, Array]:
-        """Return the monomials, (m, monomials), and the Hessians, (m, forms, forms), of one in so many records, if they bend."""
+        """Return monomials, (m, monomials), and Hessians, (m, forms, forms), of the curved records among one in `every`."""
         coefficients = self._coefficients(theta)
 
         def one(block: Block) -> tuple[Array, Array]:
@@ -69,7 +69,7 @@ class HessianSums(RecordSums):
 
     @cached_property
     def _places(self) -> Indices:
-        """Return which forms each label's loss reads, shape (labels, most of one label), filled up with -1."""
+        """Return the forms that each label's loss reads, shape (labels, most forms of a label), padded with -1."""
         own = [np.unique(label.combine.indices) for label in self.form.labels]
         most = max(map(len, own))
         return np.array([np.pad(forms, (0, most - len(forms)), constant_values=-1) for forms in own])
@@ -77,10 +77,10 @@ class HessianSums(RecordSums):
     def _bends(
         self, coefficients: Array, block: Block, every: int
     ) -> tuple[float, Array, Indices, Iterator[tuple[Indices, Array]]]:
-        """Return how many records each of some stands for, their monomials, which ones bend, and of these Hessians' rows.
+        """Return the weight of the sampled records, their monomials, the curved records, and an iterator over rows of Hessians.
 
-        These come as one form of each record, or -1, and how its slopes change along that, shape (forms, records): records
-        whose losses read different forms move along these at once.
+        Each item is one form of each record (-1 for none), and the derivative of the record's slopes along it, shape (forms,
+        records): one evaluation moves records that read different forms.
         """
         size, which, records, count = block.size, block.rows[::every], block.records, len(coefficients)
         group = self.batch.group[which]
@@ -88,13 +88,13 @@ class HessianSums(RecordSums):
             records = {name: column[::every] for name, column in records.items()}
         forms = self.design.forward(records, coefficients)
         bending = np.arange(len(group))
-        apart = bool(self.design.columns)  # whether records have forms of their own
+        apart = bool(self.design.columns)  # whether the forms depend on the record
         forms = np.broadcast_to(forms, (count, len(group)))
         labels = [label for share in block.shares for label, _ in share.parts]
         read = {name for label in labels for name in (records if label.offset.any() else label.lowered.fields)}
 
         def change(directions: Array) -> Array:
-            """Return the change of slopes of those that bend along directions, both (forms, directions, records)."""
+            """Return derivatives of the curved records' slopes along directions, both (forms, directions, records)."""
             many = directions.shape[1]
             if not len(bending):  # programs are for one record at least
                 return np.zeros((count, many, 0))

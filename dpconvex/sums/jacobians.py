@@ -1,4 +1,4 @@
-"""The rows of scores that share parameters: the Jacobian of a record's scores by all parameters, in whole numbers."""
+"""Rows of scores that share parameters: the Jacobian of a record's scores by all parameters, in integers."""
 
 import math
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from dpconvex.sums.linear_scores import MOST_SHARED, ROW_BITS, LinearScores
 from dpconvex.util.arrays import Array
 
 JACOBIAN_BITS = 20  # Of an entry of a Jacobian
-PLACES = 0.01, 0.1, 1.0, 10.0  # How large scores are at which slopes are looked at
+PLACES = 0.01, 0.1, 1.0, 10.0  # Sizes of the scores at which slopes are computed
 
 
 def jacobian_of(scores: LinearScores, field_grid: float) -> tuple[sp.csr_array, float, float]:
-    """Return the matrix from multiples of x and 1 to those of a record's rows, how long all of these are, and their grid."""
+    """Return the matrix from multiples of x and 1 to multiples of rows, the bound on a record's rows, and the rows' grid."""
     plain = derivatives(scores)
     bound = longest_rows(scores, plain)
     grid = grid_step(bound, ROW_BITS)
@@ -38,7 +38,7 @@ def derivatives(scores: LinearScores) -> sp.csr_array:
 
 
 def longest_rows(scores: LinearScores, table: sp.csr_array) -> float:
-    """Return about how long all rows of one record are together; longer ones are cut."""
+    """Return an estimate of the largest norm of all rows of a record together; longer ones are clipped."""
     moving = table[:, scores.features]
     gram, few = moving.T @ moving, len(scores.features) <= MOST_SHARED
     longest = float(np.linalg.eigvalsh(gram.toarray())[-1] if few else abs(gram).sum(axis=0).max())
@@ -46,11 +46,11 @@ def longest_rows(scores: LinearScores, table: sp.csr_array) -> float:
 
 
 def restricted(scores: LinearScores, slopes_at: Callable[[Array], Any], size: int) -> LinearScores:
-    """Return scores whose rows leave out what slopes of so many public records by the forms never are."""
+    """Return the scores without the directions of the forms in which `size` public records have no slopes."""
     apart = np.random.default_rng(0).normal(size=(scores.form.forms, size))
     slopes = np.concatenate([slopes_at(far * apart) for far in PLACES], axis=1)
     lengths = np.linalg.norm(slopes, axis=0)
-    known = (lengths > 0) & (lengths < 1e100)  # nor infinite, or no number
+    known = (lengths > 0) & (lengths < 1e100)  # neither infinite nor NaN
     directions, sizes, _ = np.linalg.svd(slopes[:, known] / lengths[known], full_matrices=False)
     kept = directions[:, sizes > SAME * sizes.max(initial=0.0)]
     return scores if kept.shape[1] in (0, len(kept)) else replace(scores, to_forms=sp.csr_array(kept.T))

@@ -1,4 +1,4 @@
-"""Losses of scores that are linear in parameters: a table of these and one field, or rows of many scores that share them."""
+"""Losses of scores that are linear in parameters: a field times a table of these, or rows of scores that share parameters."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,9 +16,9 @@ from dpconvex.sums.monomials import NAME, Monomials
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
-ROW_BITS = 16  # Of the norm of a record's row, or of all its rows, in multiples of a grid
-MOST = 2**15  # Rows and columns of the table: products of whole numbers with so many terms are exact
-# Parameters that scores share, monomials that are written down, and scores of a record whose fields parameters multiply.
+ROW_BITS = 16  # Of the norm of a record's rows, in multiples of a grid
+MOST = 2**15  # Most rows and columns of the table: sums of so many products of integers are exact
+# Limits: parameters that scores share, stored monomials, and forms if fields multiply parameters outside of scores.
 MOST_SHARED, MOST_MONOMIALS, MOST_ROWS = 300, 2**12, 64
 REMEDY = "name another mechanism, such as NoisyGradientDescent(clip=1.0), or write scores as x @ w + b"
 
@@ -27,25 +27,25 @@ REMEDY = "name another mechanism, such as NoisyGradientDescent(clip=1.0), or wri
 class LinearScores:
     """All scores of a template as ``(x, 1) @ table @ to_forms``, with one row of the table for each scalar of x and for the 1.
 
-    Parameters are entries of the table, each once, but for a scale.  Where scores share parameters, the table has one column,
-    which is all parameters, and a record has a row of its own for each of `to_forms`: the Jacobian of its scores.  Where these
-    are too many, or losses are no functions of such scores, the table has one row, that of the 1, and a column a parameter.
+    Each parameter is one entry of the table, up to a scale.  Where scores share parameters, the table has a single column with
+    all parameters, and each record has one row for each of `to_forms`: the Jacobian of its scores.  With too many shared
+    parameters, or losses of other forms, the table has a single row, that of the 1, and one column for each parameter.
     """
 
     form: LeafForm
     name: str
-    radius: float  # Of the field x: a bound on its Euclidean norm
-    features: Indices  # The scalars of x that are read
+    radius: float  # A bound on the Euclidean norm of the field x
+    features: Indices  # The scalars of x that scores read
     has_constant: bool
-    indices: Indices  # Of the table's entries among all parameters, shape (rows, columns)
-    scale: Array  # Of the entries of the table next to parameters, shape (rows, columns)
+    indices: Indices  # Parameter of each table entry, shape (rows, columns)
+    scale: Array  # Ratio of table entries to parameters, shape (rows, columns)
     to_forms: sp.csr_array  # shape (columns, forms); of shared parameters, (rows of a record, forms)
-    monomials: Monomials | None  # How x is made, if it is no field of the record
+    monomials: Monomials | None  # The rule that computes x, if it is no field of the record
     is_shared: bool  # Whether scores share parameters
-    bounds: tuple[Array, Array] | None  # Of x, if it is a field of the record
-    lift: sp.csr_array  # To coordinates, shape (dim, parameters): of those that enter in proportion, the shortest ones
-    width: float = 0.0  # Half of how far apart slopes are whose difference is a curvature; 0 for derivatives
-    is_implied: bool = False  # Whether the constant is that of other rows, as of levels, and no parameter of its own
+    bounds: tuple[Array, Array] | None  # Bounds of x, if it is a field of the record
+    lift: sp.csr_array  # From parameters to the shortest coordinates, shape (dim, parameters)
+    width: float = 0.0  # Step of a central difference of slopes; 0 for derivatives
+    is_implied: bool = False  # Whether other rows, such as levels, add up to the constant
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -54,22 +54,22 @@ class LinearScores:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether parameters are too many for a metric, so that whole gradients are clipped."""
+        """Whether there are too many parameters for a metric, so that whole gradients are clipped."""
         return self.shape[0] == 1 and self.shape[1] > MOST_SHARED and self.has_constant
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The record's fields that x is made of."""
+        """The record's fields from which x is computed."""
         return (self.name,) if self.monomials is None else self.monomials.fields
 
     @property
     def has_mixed_products(self) -> bool:
-        """Whether rows have products of entries of several fields."""
+        """Whether rows may have products of different fields."""
         return self.monomials is not None and len(self.fields) > 1 and bool((self.monomials.first >= 0).any())
 
     @cached_property
     def from_table(self) -> sp.csr_array:
-        """The map from the table, column by column, to the shortest coordinates, shape (dim, rows * columns)."""
+        """The map from the table, column by column, to coordinates of least norm, shape (dim, rows * columns)."""
         return sp.csr_array(self.lift[:, self.indices.T.ravel()] @ sp.diags_array(1 / self.scale.T.ravel()))
 
     @cached_property
@@ -81,7 +81,7 @@ class LinearScores:
         return found
 
     def table(self, theta: Array) -> Array:
-        """Return the table of parameters that coordinates have, shape (rows, columns)."""
+        """Return the table of parameters at given coordinates, shape (rows, columns)."""
         return np.asarray(self.to_table @ theta).reshape(self.shape[::-1]).T
 
     def coordinates(self, table: Array) -> Array:
@@ -93,28 +93,28 @@ class LinearScores:
         return np.asarray(self.form.map @ self.coordinates(table)).reshape(self.form.forms, -1)
 
     def squares(self, diagonal: Array) -> Array:
-        """Return weights of squares of the table from those of squares of coordinates, shape (rows, columns)."""
+        """Return weights of the table's squares from weights of the coordinates' squares, shape (rows, columns)."""
         return np.asarray(self.from_table.power(2).T @ diagonal).reshape(self.shape[::-1]).T
 
     @property
     def feature_bounds(self) -> Array:
-        """Bounds on the scalars of x that are read, where it is a field of the record."""
+        """Bounds on the absolute scalars of x that scores read; x must be a field of the record."""
         found = np.nextafter(np.abs(np.array(self.bounds)).max(axis=0), np.inf)
         return found[self.features] if found.ndim == 1 else np.full(len(self.features), found.max())
 
     def part(self, features: Indices) -> "LinearScores":
-        """Return the scores of some features, and of the constant; other parameters are 0."""
+        """Return the scores of some features and of the constant; the other parameters are 0."""
         rows = np.append(features, [len(self.features)] * self.has_constant).astype(np.int64)
         radius = min(self.radius, norm_up(self.feature_bounds[features])) or float(self.feature_bounds.max())
         own: Any = {"features": self.features[features], "indices": self.indices[rows], "scale": self.scale[rows]}
         return replace(self, radius=radius, **own)
 
     def in_units(self, units: list[float]) -> "LinearScores":
-        """Return scores whose columns are in other units: powers of two, which change no rounding."""
+        """Return scores with columns in other units; powers of two change no rounding."""
         return replace(self, to_forms=sp.csr_array(sp.diags_array(units) @ self.to_forms), scale=self.scale / units)
 
     def with_constant(self, along: Array) -> "LinearScores":
-        """Return one column with a constant beside rows whose products with a vector, shape (rows,), are 1 for each record."""
+        """Return one column with a constant added. The product of each row with `along`, shape (rows,), must be 1."""
         lift = sp.hstack([self.lift, sp.csr_array(self.from_table @ along[:, None])], format="csr")
         places, scale = np.append(self.indices[:, 0], lift.shape[1] - 1), np.append(self.scale[:, 0], 1.0)
         parts: Any = {"indices": places[:, None], "scale": scale[:, None], "lift": lift}
@@ -122,19 +122,19 @@ class LinearScores:
 
     @cached_property
     def projection(self) -> Array:
-        """The projection of columns on those that scores depend on, shape (columns, columns): of a softmax, sums of 0."""
+        """The projection of columns onto directions that change scores, shape (columns, columns); for a softmax, onto sum 0."""
         to_forms = self.to_forms.toarray()
         return np.asarray(to_forms @ np.linalg.pinv(to_forms))
 
     @property
     def table_projection(self) -> Array:
-        """The same of the table's columns."""
+        """The projection of the table's columns: `projection`, or 1 if scores share parameters."""
         return np.ones((1, 1)) if self.is_shared else self.projection
 
 
 @once
 def linear_scores(form: LossForm) -> LinearScores:
-    """Return the losses' scores, or raise `NotPrivate` where no rows of records can be written down."""
+    """Return the linear scores of the losses; raise `NotPrivate` if rows would be too large, or bounds are too far from 1."""
     parts = [with_scores(loss) for loss in exact_losses(form.template, form.space)]
     found = split([loss for loss, _ in parts], [leaves for _, leaves in parts], expander_of(form.template, form.space))
     if found is None or found.merged[0].grid is None:
@@ -182,7 +182,7 @@ def linear_scores(form: LossForm) -> LinearScores:
 
 
 def read(form: LeafForm) -> Indices:
-    """Return the numbers of the monomials that scores read, but for 1."""
+    """Return the indices of the monomials that scores read, without the constant."""
     found = np.unique(sp.coo_array(form.map).row % form.design.count)
     return found[found < form.design.count - 1]
 

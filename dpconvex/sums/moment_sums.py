@@ -1,4 +1,4 @@
-"""Sums of the moments of records, block by block: two tables of monomials and one matrix product for each kind."""
+"""Sums of records' moments, block by block: two tables of monomials and one matrix product for each kind."""
 
 from collections.abc import Iterator
 
@@ -13,14 +13,14 @@ from dpconvex.util.summation import MOMENT_BLOCK
 
 
 def moment_sums(moments: Moments, batch: Batch) -> Array:
-    """Return the sums over all records, shape (moments,)."""
+    """Return the sums of the moments of all records, shape (moments,)."""
     found = batch.added_up(moments_of, batch.share(moments))
     return np.zeros(moments.count) if found is None else np.asarray(found)
 
 
 def moments_of(batch: Batch, moments: Moments) -> Array:
     totals = [np.zeros((len(kind.monomials), kind.patterns.shape[1])) for kind in moments.kinds]
-    # Each monomial is a product of one from a first and one from a second table.
+    # Each monomial is the product of a monomial of the first table and one of the second.
     halves = [np.split(table, [table.shape[1] // 2], axis=1) for table in (kind.monomials for kind in moments.kinds)]
     tables = [(*numbered_rows(first), *numbered_rows(second)) for first, second in halves]
     for scalars, group in scalar_blocks(batch):
@@ -34,7 +34,7 @@ def moments_of(batch: Batch, moments: Moments) -> Array:
 
 
 def record_moments(moments: Moments, batch: Batch) -> Array:
-    """Return the moments of every record, shape (records, moments); for attacks, which sum nothing up."""
+    """Return the moments of each record, shape (records, moments), for attacks."""
     parts = []
     for scalars, group in scalar_blocks(batch):
         tables = [
@@ -46,7 +46,7 @@ def record_moments(moments: Moments, batch: Batch) -> Array:
 
 
 def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Indices]]:
-    """Yield the scalars of some records, with ones as the last column, and their combinations."""
+    """Yield the scalars of a block of records, with a last column of ones, and their combinations of discrete fields."""
     columns = [blocks(column, MOMENT_BLOCK) for column in batch.fields.values()]
     for start in range(0, batch.size, MOMENT_BLOCK):
         group = batch.group[start : start + MOMENT_BLOCK]
@@ -55,7 +55,7 @@ def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Indices]]:
 
 
 def products(scalars: Array, monomials: Indices) -> Array:
-    """Return monomials of all records, shape (records, monomials)."""
+    """Return the monomials of all records, shape (records, monomials)."""
     result = scalars[:, monomials[:, 0]] if monomials.shape[1] else scalars[:, -1:]
     for column in monomials.T[1:]:
         result = result * scalars[:, column]

@@ -1,4 +1,4 @@
-"""Functions of records as further fields: monomials that scores read, entrywise functions, and those that levels pick."""
+"""Functions of records as further fields: monomials that scores read, entrywise functions, and parameters picked by levels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,24 +21,24 @@ from dpconvex.sums.forms import LeafForm
 from dpconvex.sums.programs import LANES
 from dpconvex.util.arrays import Array, Indices, frozen
 
-NAME = " scores"  # The field of a batch that holds them
-# Functions by the names of their fields, the record that has these, and, by combination of levels, which is left of them.
+NAME = " scores"  # The batch field of the monomials
+# Functions by field name, the record with these fields, and the new index of each combination of levels (None: unchanged).
 Made = tuple[Mapping[str, Expression | Picked], Record, Indices | None]
 
 
 @dataclass(frozen=True, eq=False)
 class Monomials:
-    """Products of one or two scalars of a record, divided by bounds; rows are cut to the radius, whatever the bounds are."""
+    """Products of one or two scalars of a record, divided by bounds. Rows are clipped, even if these bounds are wrong."""
 
     fields: tuple[str, ...]
-    first: Indices  # Numbers of the scalars of these fields; -1 stands for 1
+    first: Indices  # Indices of these fields' scalars; -1 stands for 1
     second: Indices
     bounds: Array  # shape (monomials,)
     radius: float
 
     @classmethod
     def of(cls, design: Design, chosen: Indices, domains: Mapping[str, Ball | Box]) -> "Monomials":
-        """Return some of a design's monomials."""
+        """Return the chosen monomials of a design."""
         first, second = (part[chosen] for part in design.pairs) if design.pairs else (np.full(len(chosen), -1), chosen)
         sizes = [int(np.prod(domains[name].shape)) for name in design.fields]
         owner = np.append(np.repeat(np.arange(len(sizes)), sizes), -1)
@@ -52,10 +52,10 @@ class Monomials:
         return cls(fields, place[first], place[second], norms[pairs].prod(axis=0), radius)
 
     def __call__(self, columns: list[Any]) -> Array:
-        """Return rows of records, shape (n, monomials)."""
+        """Return the rows of records, shape (n, monomials)."""
         *own, group = columns
         scalars = np.concatenate([*(dense(flattened(column)) for column in own), np.ones((len(group), 1))], axis=1)
-        # In one order of numbers for one record and for many, so that a record's squares add up alike.
+        # The same order of numbers for one record and for many, so that sums of a record's squares have the same bits.
         rows = np.ascontiguousarray(scalars[:, self.first] * scalars[:, self.second] / self.bounds)
         lengths = np.sqrt((rows**2).sum(axis=1))
         far = ~(lengths <= self.radius)
@@ -63,12 +63,12 @@ class Monomials:
         return np.asarray(rows)
 
     def column(self, batch: Batch) -> Any:
-        """Return rows of all records, which are made when they are read."""
+        """Return the rows of all records, computed when they are read."""
         columns = Columns((*(batch.fields[name] for name in self.fields), batch.group))
         return Stored(columns, self, (batch.size, len(self.first)))
 
     def tabulated(self, form: LeafForm, chosen: Indices) -> LeafForm:
-        """Return the form as one of these monomials; offsets stay what they are."""
+        """Return the form in terms of these monomials, with unchanged offsets."""
         old, more = form.design, len(chosen)
         count = more + old.count
         onto = sp.csr_array(
@@ -85,7 +85,7 @@ class Monomials:
 
 
 def with_functions(batch: Batch, given: Made) -> Batch:
-    """Return the records with functions of theirs: at once where they are arrays in memory, else when they are read."""
+    """Return the batch with functions as further fields: at once for arrays in memory, otherwise when they are read."""
     functions, record, groups = given
     fields = dict(batch.fields)
     for name, function in functions.items():
@@ -100,19 +100,19 @@ def with_functions(batch: Batch, given: Made) -> Batch:
 
 
 def values(function: Expression | Picked, domain: Ball | Box, columns: list[Array]) -> Array:
-    """Return a function of some records, each a number for number operation on its record alone."""
+    """Return the values of a function at some records; the bits of each value depend on its own record alone."""
     *given, group = columns
     if isinstance(function, Picked):
         inner = values_of(function.function, given) if given else function.function.number[None]
         found = function.table[group][:, :, None] * inner[:, None, :]
     else:
         found = values_of(function, given)
-    # Steps may overflow whose bounds do not, such as 0 * x**8: no number is taken to be 0.
+    # Intermediate results may overflow although the bounds do not, such as 0 * x**8: NaN counts as 0.
     return domain.project(np.nan_to_num(np.ascontiguousarray(found.reshape(len(group), *domain.shape))))
 
 
 def values_of(function: Expression, columns: list[Array]) -> Array:
-    """Return an entrywise function; records are filled up to a multiple of `LANES`, in which one is computed like any other."""
+    """Return the values of an entrywise function. Records are padded to a multiple of `LANES`, so that all are computed alike."""
     count = columns[0].shape[0]
     columns = [np.resize(dense(column), (count + -count % LANES, *column.shape[1:])) for column in columns]
     leaves: dict[Expression, Array] = {

@@ -1,4 +1,4 @@
-"""Expressions in slots: variables, fields and numbers are arguments, so that labels share them; and derivatives."""
+"""Expressions with slots for variables, fields and numbers, so that labels can share them; and their derivatives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,35 +11,37 @@ from dpconvex.expressions.expression import Constant, Expression, Field, Variabl
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.util.arrays import Array, Indices
 
-# What a processor computes at once, at most: records are gone through in multiples of it (`dpconvex.sums.clipping`).
+# Most records that a processor computes at once: records are padded to a multiple of it (`dpconvex.sums.clipping`).
 LANES = 64
 
 
 @dataclass(frozen=True)
 class Program:
-    """An expression in slots; equal programs compute the same function of what stands in these."""
+    """An expression with slots; equal programs compute the same function of their slots."""
 
     root: Expression
-    entries: tuple[Expression, ...]  # slots of variables, or of given subexpressions: what derivatives are taken by
+    entries: tuple[
+        Expression, ...
+    ]  # slots of variables or of given subexpressions, with respect to which derivatives are taken
     fields: tuple[Expression, ...]
     numbers: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """An expression in slots, and what stands in these."""
+    """An expression with slots, and the contents of its slots."""
 
     program: Program
     fields: tuple[str, ...]
     constants: tuple[Array, ...]
-    place: Indices  # where the slots' entries lie in a table of all entries
+    place: Indices  # places of the slots' entries in a table of all entries
 
     def gradient(
         self, entries: Array, fields: Sequence[Array], size: int, valued: bool = True, numbers: Sequence[Array] = ()
     ) -> tuple[Array, Array]:
-        """Values (NaN unless `valued`), shape (size,), and gradients, shape (entries, size), at entries with the records last.
+        """Return values, shape (size,), NaN unless `valued`, and gradients, shape (entries, size), at entries with records last.
 
-        `numbers` stand in place of the constants, with the records last.
+        `numbers`, with the records last, replace the constants.
         """
         program, start = self.program, 0
         root = program.root
@@ -53,7 +55,7 @@ class Lowered:
         read = valued or root.atom is None or root.atom.vjp_reads_value
         found = over_records([root] if read else root.args, leaves)
         found.setdefault(root, np.full(1, np.nan))
-        # What leaves a function's domain becomes infinite or NaN; solvers refuse it.
+        # Outside a function's domain the result is infinite or NaN, which solvers reject.
         with np.errstate(all="ignore"):
             known = gradients(list(found), found, root)
         parts = [np.broadcast_to(known.get(slot, 0.0), (*slot.shape, size)) for slot in program.entries]
@@ -62,12 +64,12 @@ class Lowered:
         return np.broadcast_to(np.reshape(found[root], -1), (size,)), whole
 
     def hessian_product(self, entries: Array, along: Array, fields: Sequence[Array], size: int) -> Array:
-        """Hessians by the entries of the slots times directions, shape (entries, size)."""
+        """Return Hessians by the entries of the slots times directions, shape (entries, size)."""
         return np.imag(self.gradient(entries + 1j * STEP * along, fields, size, valued=False)[1]) / STEP
 
 
 def lowered(expression: Expression, rows: Mapping[Expression, Indices]) -> Lowered:
-    """Put an expression into slots; `rows` places variables, or subexpressions that are not looked into, in a table."""
+    """Return an expression with slots; `rows` maps variables, or subexpressions that count as variables, to places in a table."""
     entries: list[Expression] = []
     fields: list[Field] = []
     numbers: list[Constant] = []
@@ -90,7 +92,7 @@ def lowered(expression: Expression, rows: Mapping[Expression, Indices]) -> Lower
 
 
 def entry_rows(space: Space) -> dict[Expression, Indices]:
-    """Return where the entries of each variable lie among those of all, in column order."""
+    """Return the places of each variable's entries among all entries, in column order."""
     every = [block.variable for block in space.blocks.values()]
     ends = np.cumsum([variable.size for variable in every])
     return {variable: np.arange(end - variable.size, end) for variable, end in zip(every, ends, strict=True)}
