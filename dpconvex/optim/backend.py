@@ -1,4 +1,4 @@
-"""Ways to solve a perturbed program: each gives a point, whose distance from the minimiser `certify` proves."""
+"""Backends that solve a perturbed program: each returns a point, and `certify` proves its distance from the minimiser."""
 
 from typing import Any, Protocol
 
@@ -11,9 +11,9 @@ from dpconvex.optim.conic import ConicSolver, try_out
 from dpconvex.optim.problem import Problem, Solution
 from dpconvex.util.silence import silence
 
-# Steps that make up for what a certificate of the point alone asks more than that which a backend made on its copy of a problem.
+# Steps that `certify` may add to the point of a backend from outside: its certificate may be stricter than the backend's.
 RECHECK = 100
-# Coordinates beyond this are no answer: squares of them overflow.
+# A point with larger coordinates is rejected: their squares could overflow.
 LARGEST = 1e100
 BUILT_IN = {"conic": ConicSolver, "first-order": FirstOrder}
 
@@ -25,7 +25,7 @@ class Backend(Protocol):
 
 
 def resolve_backend(backend: str | Backend | None) -> Backend:
-    """Turn a name or a configured object into a backend."""
+    """Return the backend with this name, or the given object; raise `TemplateError` if it is no backend."""
     if backend is None:
         return FirstOrder()
     if isinstance(backend, str) and backend in BUILT_IN:
@@ -39,26 +39,25 @@ def resolve_backend(backend: str | Backend | None) -> Backend:
 
 
 def solve(problem: Problem, backend: str | Backend | None = None, tolerance: float = 1e-6) -> Solution:
-    """Solve a problem to within a distance of its minimiser, or raise `NotConverged`, whatever the backend says."""
+    """Return a point within `tolerance` of the minimiser; raise `NotConverged` without a proof, whatever the backend claims."""
     chosen = resolve_backend(backend)
-    if type(chosen) in (ConicSolver, FirstOrder, Warm):  # these leave a problem as it is, and end with `certify`
-        # Not `chosen.solve`: an object can have a method of its own beside those of its class.
+    if type(chosen) in (ConicSolver, FirstOrder, Warm):  # these do not change a problem, and end with `certify`
         return type(chosen).solve(chosen, problem, tolerance)
     return certify(problem, answer_of(chosen, problem, tolerance), tolerance, max_steps=RECHECK)
 
 
 @silence()
 def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[np.float64]:
-    """Let a backend from elsewhere solve a copy of a problem; returns its point, in memory of our own."""
+    """Return the point that an outside backend finds on a copy of the problem, in new memory."""
     name = type(backend).__name__
     try:
-        answer: Any = backend.solve(problem.copied(), tolerance).theta  # asked for once
+        answer: Any = backend.solve(problem.copied(), tolerance).theta  # read once: a property could change
         point = np.array(answer, dtype=float, copy=True, subok=False)
         if np.iscomplexobj(answer):
             raise TypeError("its numbers are complex")
     except DPConvexError:
         raise
-    except Exception as error:  # what it says may tell about the data, as where it stopped in it may
+    except Exception as error:  # its message, and the place where it stopped, may depend on the data
         raise NotConverged(
             f"the backend {name} failed, or returned no Solution with a point ({type(error).__name__}); nothing is released. "
             "Its method solve(problem, tolerance) has to return a dpconvex.optim.problem.Solution, and cannot write to the "

@@ -1,4 +1,4 @@
-"""Answers that are certified to lie within a tolerance of the minimiser, by proximal steps or by multipliers."""
+"""Certified answers: points with a proved distance from the minimiser, by proximal steps or by multipliers."""
 
 from dataclasses import dataclass, replace
 
@@ -15,12 +15,12 @@ from dpconvex.sets.certified_minimum import minimum
 from dpconvex.util.arguments import COUNT, POSITIVE
 from dpconvex.util.arrays import Array
 
-# So often do interior points and steps take turns where neither reaches a tolerance, if there are so many steps.
+# Alternations of interior points and steps if neither reaches a tolerance, and the step limit from which they are used.
 ROUNDS, MANY = 4, 1000
 
 
 def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> Solution:
-    """Polish a point until it is certified to lie within a tolerance of the minimiser."""
+    """Improve a point until it is certified to lie within a tolerance of the minimiser, or raise `NotConverged`."""
     found, remedy = closest(problem, theta, tolerance, max_steps)
     if problem.reached(found, tolerance):
         return found
@@ -29,7 +29,7 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
 
 
 def closest(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> tuple[Solution, str]:
-    """Return the best point on the way to a tolerance, with its certified distance, and what to do where that is too large."""
+    """Return the best point found, with its certified distance, and advice for the case that the distance is too large."""
     POSITIVE.check("certify", tolerance=tolerance)
     start = np.asarray(theta, dtype=float)
     if start.shape != (problem.space.dim,) or not np.isfinite(start).all():
@@ -44,10 +44,10 @@ def closest(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
 
 
 def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> tuple[Solution, str]:
-    """Take steps and, without kinks, turns with interior points, which find what steps do not far out, along the edge of K."""
+    """Alternate proximal and, without kinks, interior-point steps, which find far minimisers along the edge of K."""
     best = polish(problem, start, tolerance, max_steps)
     lowest, allowed = floor(problem, best), problem.distance_allowed(tolerance, best.theta)
-    rounded = allowed < lowest and best.distance_bound <= 100 * lowest  # which steps have nearly reached
+    rounded = allowed < lowest and best.distance_bound <= 100 * lowest  # nearly at the limit of rounding
     for _ in range(0 if rounded or problem.kinks or max_steps < MANY else ROUNDS):
         if problem.reached(best, tolerance):
             break
@@ -63,11 +63,11 @@ def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: 
 
 
 def polish(problem: Problem, start: Array, tolerance: float, max_steps: int) -> Iterate:
-    """Step until the certified distance reaches the tolerance, or no step helps any more."""
+    """Take steps until the certified distance reaches the tolerance, or steps no longer help."""
     feasible = problem.feasible
     start = start if problem.is_smooth else feasible.project(start)
     value, gradient = problem.smooth(start)
-    if not np.isfinite(value) and max_steps > 0:  # a start from which no method could go on
+    if not np.isfinite(value) and max_steps > 0:  # no method can start from an infinite value
         start = feasible.project(np.zeros(problem.space.dim))
         value, gradient = problem.smooth(start)
     if not np.isfinite(value):
@@ -91,7 +91,7 @@ def polish(problem: Problem, start: Array, tolerance: float, max_steps: int) -> 
 
 
 class PerturbedObjective:
-    """The objective of a problem as `certified_minimum` wants it; heights above kinks come last."""
+    """The objective of a problem in the form that `certified_minimum` needs; the epigraph variables of kinks come last."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -132,7 +132,7 @@ class PerturbedObjective:
 
 @dataclass(frozen=True)
 class FirstOrder:
-    """Solve from zero, by quasi-Newton steps."""
+    """Solve from zero by quasi-Newton steps."""
 
     max_steps: int = 20000
 
@@ -144,7 +144,7 @@ class FirstOrder:
 
 
 class Warm:
-    """Solve from the last answer: for many fits of one batch."""
+    """Solve from the last answer, for many fits of one batch."""
 
     def __init__(self) -> None:
         self.last: NDArray[np.float64] | None = None

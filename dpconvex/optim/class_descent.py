@@ -1,4 +1,4 @@
-"""The steps of `AdaptiveSteps` for classes, post-processing: long steps of clipped slopes, then looks for the length."""
+"""Steps of `AdaptiveSteps` for classes, postprocessing: long steps with clipped gradients, then queries for their length."""
 
 import math
 from collections.abc import Callable
@@ -20,57 +20,57 @@ from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
-# Parts of the squared level, of the second moment and of looks for the length; the steps have the rest.
+# Shares of the squared level: of the second moment, and of queries for the length; the steps have the rest.
 MOMENT_SHARE, LENGTHS_SHARE = 0.12, 0.06
-# The ridge, next to the edge of the moment's noise: so many deviations of an entry, between these ends.
+# The ridge, next to the edge of the moment's noise: standard deviations of an entry, within these limits.
 RIDGE_ENDS, ENTRY = (0.25, 0.5), 2.2
-CLASS_STEPS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that are averaged
-# The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss, and at most.  Where
-# slopes are no longer far away than near 0, as those of hinges, it begins at 1: those that count are about as long.
+CLASS_STEPS, AVERAGED = 64, 0.3  # Steps, and the fraction of them, at the end, that is averaged
+# The clip next to the largest slope; its growth with a regularizer as stiff as the loss; its limit. If slopes are as long near
+# 0 as far away, as for hinges, the clip starts at 1: all slopes that count have about one length.
 CLIP_PART, STIFFER, HINGES, MAX_CLIP = 0.35, 4.0, 1 - 1e-6, 3.0
-# At most, with another regularizer than squares; and by how much wider it is where K holds scores.
+# The limit with regularizers other than squares; the growth of the clip where K bounds scores.
 MAX_OTHER_CLIP, BOUND = 0.7, 1.4
-# The clip's bias does not fall with more records: it widens from so many records and units of the level for each direction and
+# The clip's bias does not decrease with more records: it widens from this product of records and level, for each direction and
 # column.
 WIDENING = 50.0
-# The step: how far the noise of all steps may move a score, and how much further for each direction next to records and unit of
-# the level; which part of the curvature at 0 holds it back; the longest step, next to Newton's where curvature is largest.
+# The step: movement of a score by the noise of all steps; more movement for each direction per record and unit of the level;
+# fraction of the curvature at 0 that damps noise; longest step, next to Newton's at the largest curvature.
 MOVED, NOISY, CURVED, MAX_STEP = 0.6, 15.0, 0.1, 12.0
-# NOISY, AVERAGED and WIDENING where scores share parameters, and the curvature that holds back noise if effects are weak, next to
+# NOISY, AVERAGED and WIDENING for scores that share parameters; the curvature that damps noise if effects are weak, next to
 # that at 0.
 SHARED, WEAK = (3.0, 0.5, 20.0), 0.25
-# The least length that noise leaves of steps; noise of scores that may stay, next to slope and curvature; and how fast constants
-# become those of labels alone where steps are shortened.
+# Least length that shrinkage leaves of steps; harmless noise of scores, next to slope and curvature; how fast the constants of
+# shrunk steps approach those of label shares alone.
 LEAST_LENGTH, HARMLESS, TO_LABELS = 0.1, 0.2, 2.0
-# From so long slopes near 0 on, next to those far away, scores say no probabilities: they are shortened with their constants.
+# From this ratio of slopes near 0 to slopes far away, scores are no logits: they are shortened together with their constants.
 HINGE_SLOPES = 0.9
-# The part of the squared level for looks at their constants, and the deviation of these before, next to the margin.
+# Share of the squared level for queries at the constants, and the prior deviation of constants, next to the margin.
 SHIFTS, APART = 0.03, 0.7
-# Steps are halved where a gradient takes back so much of the last one, and so many deviations of its noise.
+# Steps are halved if a gradient reverses this fraction of the last step, and so many deviations of its noise.
 REVERSAL, REVERSAL_NOISE = 0.5, 3.0
-# Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
+# Queries for the length: their number, the prior deviation of the length, and the doubted fraction of a change.
 LENGTH_LOOKS, LENGTH_DEVIATION, CHANGE_DOUBT = 4, 0.5, 0.3
-LEAST_CHANGE, MOST_CHANGE = 0.5, 1.5  # Of one look
-# The least and the largest clip of slopes along the parameters, next to the spread of scores, and the noise that it may have.
-# Where scores tell little, slopes are long on both sides, and the clip is near 1: a shorter one hides that scores are too long.
+LEAST_CHANGE, MOST_CHANGE = 0.5, 1.5  # In one query
+# Least and largest clip of slopes along the parameters, next to the spread of scores, and its noise. If scores predict little,
+# slopes are long on both sides and the clip is near 1: a smaller clip hides that scores are too long.
 SPREAD_REACH, REACH_AT_1, MAX_REACH, BLURRED = 0.7, 1.2, 3.0, 0.1
-CHOICE = 0.03  # Curvature next to squared slopes, at least, where shared scores are those of choices
-NEAR_KINKS = 150.0  # Records and unit of the level for each parameter, from which steps of classes end nearer to kinks
+CHOICE = 0.03  # Least curvature next to squared slopes at which shared scores are those of choices
+NEAR_KINKS = 150.0  # Product of records and level for each parameter from which class steps end nearer to kinks
 
 
 def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tuple[Any, ...]) -> tuple[Array, Array]:
-    """Return where steps end, in coordinates, and what noise moved the table's columns by at most; unlike ones step alone."""
+    """Return the last point, in coordinates, and a bound on how far noise moved the table's columns; unlike ones step alone."""
     each, found = [public_facts(form)], list[tuple[Array, Array]]()
     if each[0][1].is_uneven and not pulls_away_from_zero(form) and ridge_of(form) is not None:
         each = [public_facts(form, column) for column in range(each[0][0].shape[1])]
     level, rounds = settings["level"] / math.sqrt(len(each)), settings.get("rounds")
     for scores, public in each:
         classes = (tells_classes(form, scores.fields) or public.has_one_side) and not pulls_away_from_zero(form)
-        # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short; but
-        # curvature that nonsmooth points have by their width is none to step by, where records are many.
+        # The slopes of shared scores with many losses are so long that class steps would be far too short. Curvature from the
+        # width of nonsmooth points is no guide if there are many records.
         alone = not scores.is_shared or public.smoothness >= CHOICE * public.lipschitz**2
         alone = alone or (scores.width > 0 and size * level > NEAR_KINKS * form.basis.shape[1])
-        # One second moment says little of rows of products, unless slopes have one sign alone.
+        # One second moment describes rows of products badly, unless all slopes have the same sign.
         alone = alone and (public.has_one_side or not scores.has_mixed_products)
         take = descend_for_classes if public.is_lipschitz and classes and alone else descend_adaptively
         found.append(take(Fit(PrivateLooks(scores, *seen), public, level, size, rounds), form))
@@ -78,7 +78,7 @@ def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tu
 
 
 def descend_for_classes(fit: Fit, form: LossForm) -> tuple[Array, Array]:
-    """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
+    """Return the last point, in coordinates, shape (dim,), and how far noise moved the table's columns."""
     table, hessian, moved, _, pull = ClassDescent(fit, form).run()
     theta, ridge = fit.looks.parameters(table), ridge_of(form, free=False)
     if ridge_of(form) is not None:
@@ -89,14 +89,14 @@ def descend_for_classes(fit: Fit, form: LossForm) -> tuple[Array, Array]:
 
 
 class ClassDescent:
-    """Clipped noisy gradient steps with implicit steps of the regularizer and K; the last points are averaged."""
+    """Clipped noisy gradient steps, with implicit steps for the regularizer and K; the last points are averaged."""
 
     def __init__(self, fit: Fit, form: LossForm) -> None:
         self.fit, self.form, self.looks, self.public, scores = fit, form, fit.looks, fit.public, fit.looks.scores
         spent = truncate_rows(fit) if ridge_of(form) is None and scores.monomials is not None else 0.0
         begin = np.zeros(scores.shape)
         if scores.is_shared and self.public.of_labels is not None:
-            # With many rows, steps are short, and end near where they begin.
+            # With many rows, steps are short, and end near their start.
             begin, more = shared_constants(fit, self.public.of_labels)
             spent += more
         edge = float(np.clip(ENTRY / math.sqrt(2 * fit.looks.rows.count), *RIDGE_ENDS))
@@ -106,10 +106,10 @@ class ClassDescent:
         self.many = fit.size * fit.level / (fit.looks.sensitivity * self.metric.effective_dim)
         self.implicit = ImplicitSteps(fit, form, self.matrix, self.many)
         ridge = ridge_of(form, free=False)
-        # Twice the weights of squares of the table
+        # Twice the weights of the table's squared entries
         self.squares = None if ridge is None else fit.size * scores.squares(ridge) * fit.looks.units**2
         self.rounds = int(CLASS_STEPS if fit.rounds is None else fit.rounds)
-        unlikely = self.public.slope >= HINGE_SLOPES * self.public.lipschitz  # Scores say no probabilities
+        unlikely = self.public.slope >= HINGE_SLOPES * self.public.lipschitz  # Scores are no logits
         told = None if self.constant is None else self.public.of_labels
         self.shifts = SHIFTS if unlikely and told is not None else 0.0
         self.shares = None if told is None or unlikely else LabelShares(told, len(scores.projection))
@@ -117,10 +117,10 @@ class ClassDescent:
         self._set_clip_and_step()
         self.start = self.point = np.asarray(np.linalg.solve(self.matrix.T, begin), dtype=float)
         self.average, self.last, self.step_factor = np.zeros(scores.shape), np.zeros(scores.shape), 1.0
-        self.pull_average, self.feasible_average = np.zeros((2, form.space.dim))  # As averages, too
+        self.pull_average, self.feasible_average = np.zeros((2, form.space.dim))  # Averaged like the points
 
     def _set_clip_and_step(self) -> None:
-        """Set the clip, the step size, and the deviation of the noise of all gradients."""
+        """Set the clip, the step size, and the standard deviation of the noise of all gradients."""
         fit, looks, public, metric = self.fit, self.looks, self.public, self.metric
         noisy, self.averaged_part, enough = SHARED if looks.scores.is_shared else (NOISY, AVERAGED, WIDENING)
         part = self._relative_clip()
@@ -133,13 +133,13 @@ class ClassDescent:
         self.noise = self.unit * looks.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
         step = MAX_STEP / max(wider * public.smoothness, public.lipschitz**2 / 4)
         moved = MOVED * (1 + noisy / self.many)
-        for _ in range(32):  # Curvature holds back noise, and it holds back more where steps are longer
+        for _ in range(32):  # Curvature damps noise, and damps more noise for longer steps
             left = metric.signal / (1 + 2 * CURVED * self.rounds * public.curvature * step * metric.signal)
             step = min(step, moved / max(self.noise * math.sqrt(float(left.sum()) / fit.size), 1e-300))
         self.step = step
 
     def _relative_clip(self) -> float:
-        """Return the clip divided by the largest slope: it is wider where the regularizer is stiff."""
+        """Return the clip divided by the largest slope; a stiff regularizer widens it."""
         fit, public, metric, most = self.fit, self.public, self.metric, 1.0
         if self.squares is not None:
             squares = self.squares.max() * float((metric.signal / metric.root**2).sum())
@@ -150,7 +150,7 @@ class ClassDescent:
         return float(min(least * (1 + STIFFER * stiff), most))
 
     def take_step(self, t: int) -> None:
-        """Ask for the noisy gradient, and take step `t`; halve steps where it turns back the last one."""
+        """Query the noisy gradient and take step `t`; halve the step size if the step reverses the last one."""
         answer = self.looks.look(self.matrix.T @ self.point, self.clip, self.unit, self.level)
         gradient, noise, constant = answer.gradient @ self.looks.scores.table_projection, self.noise, self.constant
         if self.shares is not None and constant is not None:
@@ -171,14 +171,14 @@ class ClassDescent:
         self.feasible_average += self.implicit.feasible * weight
 
     def run(self) -> ScoreModel:
-        """Take all steps; return the average of the last points, with its length and its constants set by more noisy sums."""
+        """Take all steps; return the average of the last points, with its length and constants set by further noisy sums."""
         for t in range(self.rounds):
             self.take_step(t)
         fit, scores, public, metric = self.fit, self.looks.scores, self.public, self.metric
         average = self._shortened()
         table, inverse = self.matrix.T @ average, np.linalg.inv(self.matrix)
         spread = math.sqrt(float((metric.signal[:, None] * average**2).sum()) / fit.size)
-        # With what no score reads.
+        # Include the part that no score reads.
         read = scores.coordinates(scores.table(self.feasible_average) @ scores.table_projection)
         theta = scores.coordinates(table * self.looks.units) + self.feasible_average - read
         slopes_at, ends = partial(slopes_of, self.form, theta, fit.size), self.implicit.lengths(theta)
@@ -190,7 +190,7 @@ class ClassDescent:
         return ScoreModel(found, hessian, moved, table, None if self.implicit.is_plain else self.pull_average)
 
     def _shortened(self) -> Array:
-        """Return the average of the last points, shrunk for the noise in it."""
+        """Return the average of the last points, shrunk for its noise."""
         fit, public, signal = self.fit, self.public, self.metric.signal
         curved = WEAK if self.looks.scores.is_shared else CURVED
         holds = 2 * curved * self.rounds * public.curvature * self.step
@@ -201,7 +201,7 @@ class ClassDescent:
         return self.start + james_stein_of_classes(self.average - self.start, signal, lost, self.constant, best, least)
 
     def _pulls_on_constants(self) -> tuple[Array, Array]:
-        """Return the regularizer's pull on the constants, by record: the factors of linear pulls, and fixed pulls."""
+        """Return the regularizer's gradient by the constants, per record: the factors of its linear part, and its fixed part."""
         scores, size, fixed = self.looks.scores, self.fit.size, np.zeros(self.looks.scores.shape[1])
         ridges = fixed if self.squares is None else self.squares[-1] / self.looks.constant**2
         if not self.implicit.is_plain:
@@ -212,10 +212,10 @@ class ClassDescent:
 def james_stein_of_classes(
     point: Array, weights: Array, lost: Array, constant: Array | None, best: Array | None, least: float
 ) -> Array:
-    """Shorten the steps by what noise made them longer, by one James-Stein factor.
+    """Shrink the steps by one James-Stein factor, for the length that noise added; the factor is at least `least`.
 
-    They keep a part `least`.  The looser the rest is known, the nearer constants come to the best
-    ones by shares of labels alone; without these, all is shortened alike, and signs stay.
+    The smaller the factor, the nearer constants move to `best`, the constants of label shares alone.  Without `best` all is
+    shrunk alike, and signs stay.
     """
     fixed, noise = np.zeros_like(point), float(lost.sum())
     if constant is not None:
@@ -223,7 +223,7 @@ def james_stein_of_classes(
         noise -= float(lost @ (weights * constant**2)) / float(weights @ constant**2)
     moving = point - fixed
     signal = max(float((weights[:, None] * moving**2).sum()), 1e-300)
-    factor = max(least, 1 - max(noise, 0.0) / signal)  # Below 0 is rounding, where only the constant stands out
+    factor = max(least, 1 - max(noise, 0.0) / signal)  # A value below 0 is rounding: only the constant stands out
     if constant is None or best is None:
         return factor * point
     alone = min(1.0, TO_LABELS * (1 - factor))
@@ -234,12 +234,12 @@ def james_stein_of_classes(
 def length_factor(
     fit: Fit, table: Array, spread: float, slopes_at: Callable[[float], tuple[float, float]], ends: tuple[float, float]
 ) -> float:
-    """Return what to multiply parameters by: a Kalman filter of noisy slopes along them, for a root mean square of scores."""
+    """Return a factor for the parameters, by a Kalman filter of noisy slopes along them; `spread` is the RMS of the scores."""
     looks, level, bend = fit.looks, fit.level_of(LENGTHS_SHARE / LENGTH_LOOKS), fit.size * fit.public.curvature
     found, variance, columns = 1.0, LENGTH_DEVIATION**2, np.trace(looks.scores.projection)
     if not spread > 0:
         return 1.0
-    # The curvature of logistic losses where scores are normal; of many classes, each has a part of them.
+    # The curvature of logistic losses at normal scores; each of many classes has a part of it.
     flatter = math.pi / 4 * spread**2 / (1 + columns)
     sharp = bend * spread / (1 + flatter) ** 1.5 * level / looks.sum_sensitivity(1.0, 2.0)
     reach = spread * min(max(SPREAD_REACH, REACH_AT_1 / max(spread, 1.0), BLURRED * sharp), MAX_REACH)
@@ -257,9 +257,9 @@ def length_factor(
 
 
 def balance_constants(fit: Fit, table: Array, spread: float, ridge: Array, pull: Array) -> Array:
-    """Return scores whose constants make slopes add up to about 0, but for a ridge and what else pulls them.
+    """Return the table with constants at which slopes, the ridge and the pull sum to about 0.
 
-    A Kalman filter of noisy mean slopes.
+    The constants follow a Kalman filter of noisy mean slopes.
     """
     looks, public, size, level = fit.looks, fit.public, fit.size, fit.level_of(SHIFTS / LENGTH_LOOKS)
     assert public.of_labels is not None

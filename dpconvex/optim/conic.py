@@ -1,4 +1,4 @@
-"""Solvers through CVXPY, for small batches: as a backend, whose answers are certified or refused, and for baselines."""
+"""Conic solvers through CVXPY, for small batches: as a backend with certified answers, and for baselines."""
 
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
@@ -19,13 +19,13 @@ from dpconvex.util.arguments import Kind, whole
 from dpconvex.util.arrays import Array
 
 POLISH_STEPS = 20000  # Unless the user gives fewer
-# Of the solver for baselines: as far as it gets; if it gets less far, its gap says so.
+# Options for baselines: as accurate as possible; the gap shows a lower accuracy.
 OPTIONS = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-10, "max_iter": 300}
 TOO_LARGE = "the solver fails: losses are too large for it. Use other units, such as thousands of dollars"
-# Else residuals of 1e5 pass for constraints that nothing satisfies.
+# Otherwise residuals of 1e5 pass for infeasibility.
 STRICT = {"tol_infeas_abs": 1e-14, "tol_infeas_rel": 1e-14}
-# What else is tried where the last digits defeat the solver; the gap is measured afterwards, whatever it says.
-NEAR, FAR = 1e-6, 1e-2  # Such a gap of the mean objective is enough; and such a one is no answer
+# Further options if the last digits defeat the solver; the gap is measured afterwards, whatever its status.
+NEAR, FAR = 1e-6, 1e-2  # Gaps of the mean objective: small enough to stop, and too large for an answer
 OTHERWISE: tuple[dict[str, float], ...] = (
     {},
     {"min_terminate_step_length": 1e-8, "min_switch_step_length": 0.01},
@@ -36,7 +36,7 @@ OTHERWISE: tuple[dict[str, float], ...] = (
 
 
 class SolverFailed(NotConverged):
-    """A solver raised an error or found no point: it need not fail on the program of a neighbour."""
+    """A solver raised an error or found no point; it may succeed on a neighbour's program."""
 
 
 @dataclass(frozen=True, init=False)
@@ -83,19 +83,19 @@ class ConicSolver:
     def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
         with suppress(SolverFailed, MissingRule):
             start, steps = self.point(problem), self.polish_steps
-            with suppress(*([NotConverged] if steps >= POLISH_STEPS else [])):  # of a start far off, perhaps
+            with suppress(*([NotConverged] if steps >= POLISH_STEPS else [])):  # the start may be far away
                 return certify(problem, start, tolerance, steps)
         return FirstOrder().solve(problem, tolerance)
 
     def point(self, problem: Problem) -> Array:
-        """Return the solver's own answer, uncertified."""
-        # Fresh variables: nothing that outlives this call comes to hold values that depend on the data.
+        """Return the solver's answer, without a certificate."""
+        # Fresh variables: no object that outlives this call may hold values that depend on the data.
         fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
         program = perturbed_program(problem, fresh)
         options: dict[str, Any] = dict(self.options)
         try:
             solution = solve_quietly(program, self.solver, options)[2]
-        except Exception as error:  # what a solver raises is up to it
+        except Exception as error:  # solvers raise errors of any type
             raise SolverFailed(f"the solver {self.solver} failed. Nothing is released.") from error
         if reached_limit(solution, options):
             why = "stopped at the limit that you gave it, before it was done; nothing is released"
@@ -111,7 +111,7 @@ def packed(problem: Problem, fresh: dict[str, cp.Variable], program: cp.Problem)
 
 
 def reached_limit(solution: Any, options: Mapping[str, Any]) -> bool:
-    """Say whether a solver ran into a limit of iterations or time among its options, not one of its own."""
+    """Return whether a solver stopped at a user's limit on iterations or time, rather than at a limit of its own."""
     done = {"iter": solution.attr.get(cp.settings.NUM_ITERS), "time": solution.attr.get(cp.settings.SOLVE_TIME)}
     pairs = [(done[word], limit) for name, limit in options.items() for word in done if word in name]
     reached = any(spent is not None and spent >= limit for spent, limit in pairs)
@@ -119,7 +119,7 @@ def reached_limit(solution: Any, options: Mapping[str, Any]) -> bool:
 
 
 def try_out(solver: str, options: tuple[tuple[str, Hashable], ...]) -> None:
-    """Refuse, without data, options that a solver does not take: solve a public program of one number."""
+    """Raise `TemplateError` if a solver rejects its options, by solving a public program with one variable."""
     number = cp.Variable()
     program = cp.Problem(cp.Minimize(cp.square(number)), [number >= 1])
     try:
@@ -132,7 +132,7 @@ def try_out(solver: str, options: tuple[tuple[str, Hashable], ...]) -> None:
 
 
 def least(problem: Problem) -> tuple[Array, float]:
-    """Return a point, shape (dim,), and how far its objective (a sum) is above the least one at most."""
+    """Return a point, shape (dim,), and a bound on its objective (a sum) minus the least objective."""
     fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
     program = whole_program(problem, fresh)
     best, said = None, ""
@@ -162,8 +162,8 @@ def least(problem: Problem) -> tuple[Array, float]:
 def solver_gap(data: dict[str, Any], found: Any) -> float:
     """Return the gap between a primal and a dual answer.
 
-    With x and z of ``min x'Px/2 + q'x, Ax + s = b, s in C`` and r = Px + q + A'z, the least value is above
-    ``-b'z - x'Px/2 + r'x*``; x* is taken to be no larger than twice x, which is the only thing here that is not proved.
+    Let x and z be answers of ``min x'Px/2 + q'x, Ax + s = b, s in C``, and r = Px + q + A'z.  The least value is above ``-b'z
+    - x'Px/2 + r'x*``.  It is assumed, not proved, that x* is at most twice as large as x.
     """
     x, z = np.asarray(found.x), np.asarray(found.z)
     q, matrix, b = np.asarray(data["c"]), data["A"], np.asarray(data["b"])
@@ -173,7 +173,7 @@ def solver_gap(data: dict[str, Any], found: Any) -> float:
 
 
 def whole_program(problem: Problem, fresh: dict[str, cp.Variable]) -> cp.Problem:
-    """Write the objective and the constraints in the given variables; record by record where an atom takes no whole columns."""
+    """Return the program in the given variables, record by record if an atom takes no whole columns."""
     try:
         return perturbed_program(problem, fresh)
     except MissingRule:

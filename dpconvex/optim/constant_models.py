@@ -1,4 +1,4 @@
-"""What noisy sums of slopes tell of constants of scores: of one at a time, or of all by the shares of labels."""
+"""Models of the constants of scores from noisy sums of slopes: one constant at a time, or all by the shares of labels."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,28 +13,28 @@ from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sums.jacobians import derivatives
 from dpconvex.util.arrays import Array
 
-# Answers; the prior's places and spreads, next to half the targets that the domain allows, on grids of so many points.
+# Number of answers; width of the prior on places, and range of scales, next to half the declared range of targets; grid sizes.
 MAX_QUERIES, PRIOR_WIDTH, SPREADS, NUM_PLACES, SCALES = 16, 0.2, (1e-4, 0.5), 97, 18
-RECORD_WEIGHTS = tuple(2.0 ** -np.arange(0, 6, 0.5))  # Of records, next to the largest, where they have weights
-RANGE, UNLIKELY = 2.2, 1e-4  # Of places, and what may be cut of both tails where a finer grid replaces one
-# The clip, next to how uncertain the place is, and to the deviation of a logistic law: in early answers, of a narrow one that is
-# still likely, since wide clips tell no narrow laws apart; and in later ones.
+RECORD_WEIGHTS = tuple(2.0 ** -np.arange(0, 6, 0.5))  # Weights of records, next to the largest, if records have weights
+RANGE, UNLIKELY = 2.2, 1e-4  # Range of places, and the tail probability that a finer grid may cut on each side
+# The clip next to the doubt of the place, and next to the deviation of a logistic law. Early clips use a narrow law that is
+# still likely, because wide clips cannot tell narrow laws apart; then later clips.
 DOUBT_CLIP, EARLY_CLIP, LATE_CLIP = 0.7, 0.5, 1.5
-# How far from the place later answers are asked for, in scales; and the doubt of the place that is small enough, in deviations.
+# Distance of later queries from the place, in scales; and the doubt of the place that is small enough, in deviations.
 ASIDE, SURE_DOUBT = 2.0, 0.2
-MISFIT = 0.05  # The deviation of an answer, next to its clip, for targets that have another law, and for grids
-BALANCE = 12.0  # How far from the place slopes may balance, in scales
+MISFIT = 0.05  # Deviation of an answer, next to its clip, from targets with another law and from grids
+BALANCE = 12.0  # Largest distance from the place at which slopes may balance, in scales
 LOGISTIC_DEVIATION = math.pi / math.sqrt(3)
-MAX_CONSTANT = 12.0  # Of a constant
-# The noise that mean slopes at 0 may have, next to the longest one, and the part of the squared level that they cost at most.
+MAX_CONSTANT = 12.0  # Bound on a constant
+# Noise that mean slopes at 0 may have, next to the longest slope, and the largest share of the squared level for it.
 SLOPE_NOISE, SLOPE_COST = 0.03, 0.1
 OfLabels = Callable[[Array], tuple[Array, Array]]
 
 
 def mean_slope(offset: Array, spread: Array, ends: tuple[Any, Any], curvatures: tuple[float, float]) -> Array:
-    """Return the mean slope, no longer than its ends down and up, that grows with z by a bend on each side.
+    """Return the mean slope at z with a logistic law of mean `offset` and scale `spread`.
 
-    Here z has a logistic law with mean `offset` and scale `spread`.
+    A slope grows with z by one of two curvatures, below and above 0, up to its end on that side.
     """
     down, up = (
         bend * spread * (np.logaddexp(0.0, far) - np.logaddexp(0.0, far - end / (bend * spread)))
@@ -44,12 +44,12 @@ def mean_slope(offset: Array, spread: Array, ends: tuple[Any, Any], curvatures: 
 
 
 class PlacePosterior:
-    """What is known of one constant at which slopes add up to about 0, and of the scale of targets about it.
+    """The posterior of a constant at which slopes add up to about 0, and of the scale of targets around it.
 
-    Targets are taken to have a logistic law, whose place and scale are unknown.  `half` is half the range of targets.
-    `curvatures` are a record's slopes, down and up, divided by the distance from its target; `longest` are the longest slopes.
-    If these are bounded, the middle of the law is sought, or, if answers are `tilted`, the place where they add up to 0.
-    Records have one of the `weights`, which is not known either.
+    Targets have a logistic law with unknown place and scale in this model.  `half` is half the range of targets.  `curvatures`
+    are a record's slopes, down and up, divided by the distance from its target; `longest` are the longest slopes.  If these
+    are bounded, the posterior is of the middle of the law.  If answers are `tilted`, it is of the place where slopes add up to
+    0.  All records have one unknown weight among `weights`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PlacePosterior:
         self.summarize(self.log_posterior())
 
     def log_posterior(self) -> Array:
-        """The logarithm of how likely each weight, place and scale is, shape (weights, places, scales)."""
+        """Return the log posterior of each weight, place and scale, shape (weights, places, scales)."""
         prior = -np.log1p((self.places[:, None] / (PRIOR_WIDTH * self.half)) ** 2)
         return sum((self.log_likelihood(*answer) for answer in self.answers), prior + 0 * self.weights * self.scales)
 
@@ -77,7 +77,7 @@ class PlacePosterior:
         return np.asarray(((answer - foreseen) / (math.hypot(noise, MISFIT) * clip)) ** 2 / -2)
 
     def learn(self, place: float, clip: float, answer: float, noise: float) -> None:
-        """Learn from the noisy mean of clipped slopes at a place; noise is its deviation, next to the clip."""
+        """Update the posterior with a noisy mean of clipped slopes at a place; `noise` is its deviation divided by the clip."""
         self.answers.append((place, clip, answer, noise))
         self.summarize(self.log_density + self.log_likelihood(place, clip, answer, noise))
 
@@ -95,13 +95,13 @@ class PlacePosterior:
         self.doubt = math.sqrt(float((likely * apart**2).sum()))
         left, step = np.cumsum(of_place), self.places[1] - self.places[0]
         low, high = self.places[np.searchsorted(left, UNLIKELY)], self.places[np.searchsorted(left, 1 - UNLIKELY)]
-        if high - low < (NUM_PLACES - 1) * step / 3:  # A finer grid, for what is learnt next
+        if high - low < (NUM_PLACES - 1) * step / 3:  # A finer grid for the next answers
             self.places = np.linspace(low - step, high + step, NUM_PLACES)
             self.log_density = self.log_posterior()
 
     @property
     def balance(self) -> float:
-        """Where slopes add up to 0, by the law that is likely; its middle, where slopes are no longer than a bound."""
+        """The place where slopes add up to 0 under the likely law; with bounded slopes, the middle of the law."""
         offsets = self.scale * np.linspace(-BALANCE, BALANCE, NUM_PLACES)
         slopes = mean_slope(offsets, np.array(self.scale), self.longest, self.curvatures)
         return self.place + float(np.interp(0.0, slopes, offsets)) * (self.tilted or max(self.longest) == math.inf)
@@ -112,18 +112,18 @@ class PlacePosterior:
 
     @property
     def curvature(self) -> float:
-        """How fast the mean slope rises by the likely law, over a scale on each side of where slopes balance; 0 in doubt."""
+        """The rise of the mean slope under the likely law, over one scale on each side of the balance; 0 in doubt."""
         offsets = self.balance - self.place + self.scale * np.array([-1.0, 1.0])
         down, up = mean_slope(offsets, np.array(self.scale), self.longest, self.curvatures)
         return self.weight * float(up - down) / (2 * self.scale) * self.is_sure
 
     def next_query(self, count: int) -> tuple[float, float]:
-        """Return the place of the next answer, and its clip."""
+        """Return the place and the clip of the next query."""
         clip = max(self.curvatures) * max(
             DOUBT_CLIP * self.doubt,
             LOGISTIC_DEVIATION * (LATE_CLIP * self.scale if late(count) else EARLY_CLIP * self.narrow),
         )
-        # At the place itself an answer says nothing of the scale.
+        # At the place itself an answer does not depend on the scale.
         aside = self.away or ASIDE * self.scale * (-1) ** count
         return self.place + aside * late(count), self.weight * min(clip, max(self.longest))
 
@@ -133,9 +133,9 @@ def late(count: int) -> bool:
 
 
 def locate(ask: Callable[[Array, float], Array], noise: float, every: list[PlacePosterior], most: float) -> int:
-    """Search constants together, by noisy means of vectors of slopes, cut to a clip; return how many were asked for.
+    """Search several constants together, by noisy means of clipped vectors of slopes; return the number of queries.
 
-    `ask` takes constants and a clip, `most` is the widest; `noise` is the deviation of an answer, next to its clip.
+    `ask` takes constants and a clip; `most` is the largest clip.  `noise` is the deviation of an answer divided by its clip.
     """
     for count in range(MAX_QUERIES):
         if late(count) and all(one.is_sure for one in every):
@@ -148,22 +148,22 @@ def locate(ask: Callable[[Array, float], Array], noise: float, every: list[Place
 
 
 class LabelShares:
-    """The shares of labels, as likely as each other before, after noisy sums of slopes at scores that are about constant.
+    """The posterior of label shares under a uniform prior, from noisy sums of slopes at nearly constant scores.
 
-    Each sum is linear in the shares, so their posterior mean is what least squares say; `of_labels` gives losses and slopes at
-    constants by label, which are public.
+    Each sum is linear in the shares, so that least squares give their posterior mean.  `of_labels` returns losses and slopes
+    at constants by label, which are public.
     """
 
     def __init__(self, of_labels: OfLabels, columns: int) -> None:
         self.of_labels, self.columns = of_labels, columns
         self.count = len(of_labels(np.zeros(columns))[0])
         self.apart = scipy.linalg.null_space(np.ones((1, self.count)))
-        # Rows and what they say, not their squares, in which many records would drown what else is known.
+        # Store rows and right-hand sides rather than normal equations: in squares, many records would hide other information.
         self.rows = math.sqrt(self.count * (self.count + 1)) * np.eye(self.count - 1)
         self.rhs = np.zeros(self.count - 1)
 
     def learn(self, place: Array, answer: Array, noise: float, clip: float) -> None:
-        """Learn from a noisy mean of clipped slopes of records at a constant."""
+        """Add a noisy mean of records' clipped slopes at a constant."""
         slopes = self.of_labels(place)[1]
         slopes = slopes * np.minimum(1.0, clip / np.maximum(np.linalg.norm(slopes, axis=1, keepdims=True), 1e-300))
         self.rows = np.concatenate([self.rows, ((self.apart.T @ slopes) / noise).T])
@@ -174,12 +174,12 @@ class LabelShares:
         left, sizes, right = np.linalg.svd(self.rows, full_matrices=False)
         each = self.apart @ right.T / sizes
         found, deviations = 1 / self.count + each @ (left.T @ self.rhs), np.linalg.norm(each, axis=1)
-        # None is below 0.
+        # Truncate the posterior of each share at 0.
         found = found + deviations * math.sqrt(2 / math.pi) / erfcx(-found / deviations / math.sqrt(2))
         return np.asarray(found / found.sum())
 
     def best(self) -> Array:
-        """Return the constants at which the mean loss is least."""
+        """Return the constants with the least mean loss."""
         shares = self.shares
 
         def mean(place: Array) -> tuple[float, Array]:
@@ -192,7 +192,7 @@ class LabelShares:
 
 
 def shared_constants(fit: Fit, of_labels: OfLabels) -> tuple[Array, float]:
-    """Return the best table of constants alone where scores share parameters, and the part of the squared level that it cost."""
+    """Return the best constants, as a table, for scores that share parameters, and their share of the squared level."""
     looks, scores, size = fit.looks, fit.looks.scores, fit.size
     table, every = np.zeros(scores.shape), derivatives(scores)
     moving = abs(every[:, scores.features]).sum(axis=1).reshape(-1, len(table)).any(axis=0)
@@ -208,7 +208,7 @@ def shared_constants(fit: Fit, of_labels: OfLabels) -> tuple[Array, float]:
 
     shares, most = LabelShares(told, len(fixed)), looks.privacy.most
     clip, longest = (float(np.linalg.norm(of[1], axis=1).max()) for of in (of_labels(kinds @ nothing), told(nothing)))
-    if not clip * longest > 0:  # No label has a slope there
+    if not clip * longest > 0:  # No label has a slope at 0
         return table, 0.0
     louder = looks.sensitivity * most / (size * fit.level)
     spent = min((louder / SLOPE_NOISE) ** 2, SLOPE_COST)

@@ -1,4 +1,4 @@
-"""Models of the Hessian of f from some of the records, as linear maps: a matrix, second moments, or the records themselves."""
+"""Models of the Hessian of f from a sample of records, as linear maps: a matrix, second moments, or the records themselves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ LinearMap = Callable[[Array], Array]
 
 @dataclass(frozen=True, eq=False)
 class Kronecker:
-    """``diagonal + scale (moments x bend) scale``: coordinates lie in a table, a row a monomial and a column a kind of score."""
+    """``diagonal + scale (moments x bend) scale``, for coordinates in a table: rows are monomials, columns kinds of scores."""
 
     places: Indices  # of coordinates, shape (rows, columns)
     scale: Array  # of each coordinate, shape (dim,)
@@ -31,7 +31,7 @@ class Kronecker:
         return np.asarray(result)
 
     def inverse(self) -> LinearMap | None:
-        """Return an approximate inverse: the diagonal is taken to be the same in each row; None if numbers overflow."""
+        """Return an approximate inverse, with one diagonal entry for each row of the table; None if numbers overflow."""
         scale = self.scale[self.places]
         root = np.sqrt((self.diagonal[self.places] / scale**2).mean(axis=1))
         scaled = self.moments / root[:, None] / root
@@ -52,7 +52,7 @@ class Kronecker:
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A matrix."""
+    """A Hessian as a matrix."""
 
     matrix: Array
 
@@ -62,11 +62,11 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """The Hessian of some records, as its factors: ``public + map' (sum over records of bend x monomials monomials') map``."""
+    """The Hessian of a sample in factors: ``public + map' (sum over records of bend x monomials monomials') map``."""
 
     public: Any  # sparse, shape (dim, dim)
     map: sp.csr_array  # from coordinates to coefficients of the forms
-    table: Array  # the monomials of the records that bend, shape (records, monomials)
+    table: Array  # the monomials of the curved records, shape (records, monomials)
     bends: Array  # their Hessians by the forms, shape (records, forms, forms)
     seen: LinearMap
 
@@ -77,7 +77,7 @@ class Sampled:
 
 
 def second_moments(problem: Problem, theta: Array, records: int) -> Kronecker | None:
-    """Return a model of second moments; None where the losses have no such form."""
+    """Return a model by second moments; None if coordinates form no table."""
     found, public = problem.loss.grid(problem.seen(theta), records), problem.public(problem.smooth_part)
     if found is None:
         return None
@@ -86,7 +86,7 @@ def second_moments(problem: Problem, theta: Array, records: int) -> Kronecker | 
 
 
 def sampled_hessian(problem: Problem, theta: Array, records: int) -> LinearMap | None:
-    """Return the Hessian of f from about so many records; None where it cannot be made."""
+    """Return the Hessian of f, estimated from about `records` records; None if it is not finite or too large."""
     if problem.loss.has_hessian:
         matrix = problem.hessian(theta, records)
         return Dense(matrix) if np.isfinite(matrix).all() else None
@@ -99,19 +99,19 @@ def sampled_hessian(problem: Problem, theta: Array, records: int) -> LinearMap |
 
 
 def inverse_hessian(problem: Problem, theta: Array, records: int) -> LinearMap | None:
-    """Return the inverse of a model from about so many records; None if there is none."""
+    """Return the inverse of a model from about `records` records; None if the model has none."""
     try:
         if not problem.loss.has_hessian:
             model = second_moments(problem, theta, records)
             return None if model is None else model.inverse()
         factor = scipy.linalg.cho_factor(problem.hessian(theta, records))
-    except ValueError:  # also of LAPACK, which may not find eigenvalues of finite matrices
+    except ValueError:  # LAPACK may also fail to find eigenvalues of finite matrices
         return None
     return lambda vector: np.asarray(scipy.linalg.cho_solve(factor, vector, check_finite=False))
 
 
 class Corrected:
-    """A model that each step corrects, as BFGS does."""
+    """A model with BFGS updates from each step."""
 
     def __init__(self, model: LinearMap, dim: int) -> None:
         self.model, self.rows, self.weights = model, np.zeros((0, dim)), np.zeros(0)
@@ -120,7 +120,7 @@ class Corrected:
         return self.model(vector) + (self.weights * (self.rows @ vector)) @ self.rows
 
     def shifted(self, more: float) -> LinearMap:
-        """Return the model with its eigenvalues moved, as a matrix if it was one."""
+        """Return the model plus `more` times the identity; a matrix stays a matrix."""
         if not isinstance(self.model, Dense):
             return lambda vector: self(vector) + more * vector
         return Dense(
@@ -128,7 +128,7 @@ class Corrected:
         )
 
     def update(self, step: Array, change: Array) -> None:
-        """Give the model the change of the gradient along a step, if its curvature is clearly positive."""
+        """Update the model with the change of the gradient along a step, if its curvature is clearly positive."""
         if float(step @ change) > 1e-10 * float(np.linalg.norm(step) * np.linalg.norm(change)):
             image = self(step)
             self.rows = np.vstack([self.rows, image, change])

@@ -1,4 +1,4 @@
-"""Steps of classes in a metric that hold to the public part of a problem: squares, other penalties, and constraints."""
+"""Implicit steps of classes, in a metric, for the public part of a problem: squares, other penalties, and constraints."""
 
 import math
 from contextlib import suppress
@@ -20,18 +20,18 @@ from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.util.arrays import Array
 
-SWEEPS = 6  # Of the method of multipliers, each of which begins where the last one ended
-# Parameters for which a conic solver takes hundredths of a second; and records for each direction and unit of the level from
-# which penalties and sets that it alone knows hold each step: of few records, a cone makes lasting steps of noise.
+SWEEPS = 6  # Of ADMM; each sweep starts at the end of the last one
+# Parameters for which a conic solver takes hundredths of a second. And records for each direction and unit of the level from
+# which each step solves a cone: with few records, cones make noise of steps permanent.
 MOST_IN_CONES, CONE_RECORDS = 150, 30.0
-INSIDE = 1e-5  # How far K moves scores inside, at most
-FAR_AWAY = 1e3  # How far away K is looked at
+INSIDE = 1e-5  # Largest projection distance of scores that count as inside K, relative to their length
+FAR_AWAY = 1e3  # Largest distance at which K is tested
 UNREAD_WEIGHT = 1e-9  # Weight of parameters that no score reads, next to the largest
-RELATIVE_STEP = 1e-3  # Where the regularizer is looked at, next to where parameters are
+RELATIVE_STEP = 1e-3  # Relative step of differences of the regularizer
 
 
 def slopes_of(form: LossForm, theta: Array, size: float, part: float = 1.0) -> tuple[float, float]:
-    """Return the slope of the regularizer, in sum form, along parameters, at a part of them, and its curvature there."""
+    """Return the regularizer's slope (in sum form) along the parameters, at `part` times the parameters, and its curvature."""
     theta, near = part * theta, (1 - RELATIVE_STEP, 1.0, 1 + RELATIVE_STEP)
     low, here, high = (float(evaluate(form.template.regularizer, form.space.leaves(step * theta))) for step in near)
     if not np.isfinite([low, high]).all():
@@ -40,7 +40,7 @@ def slopes_of(form: LossForm, theta: Array, size: float, part: float = 1.0) -> t
 
 
 def stiffness(fit: Fit, form: LossForm, metric: Metric, matrix: Array) -> float:
-    """Return how steep the regularizer is where scores have a root mean square of 1: of squares, their curvature."""
+    """Return the regularizer's mean slope at scores of root mean square 1; for squares, this is their curvature."""
     looks, size = fit.looks, fit.size
     points = np.random.default_rng(0).normal(size=(8, *looks.scores.shape)) * np.sqrt(metric.signal)[:, None]
     points *= np.sqrt(size / np.einsum("k,skc->s", metric.signal, points**2))[:, None, None]
@@ -49,7 +49,7 @@ def stiffness(fit: Fit, form: LossForm, metric: Metric, matrix: Array) -> float:
 
 
 class ImplicitSteps:
-    """Steps in a metric: against a gradient, then implicit ones of the regularizer, to scores that K allows."""
+    """Steps in a metric against a gradient, followed by implicit steps of the regularizer and of K."""
 
     def __init__(self, fit: Fit, form: LossForm, matrix: Array, many: float) -> None:
         scores, units, size = fit.looks.scores, fit.looks.units, fit.size
@@ -58,7 +58,7 @@ class ImplicitSteps:
         self.from_metric = np.linalg.inv(matrix.T) / units.T
         self.kinks: Kinks | None = None
         self.takes_cones = False
-        # What the regularizer and K have pulled parameters by, in the last step.
+        # The gradients by which the regularizer and K moved parameters in the last step.
         self.feasible, self.dual, self.pull = np.zeros((3, form.space.dim))
         self.ridges: list[Any] = []
         if ridge is not None and not bounds_all_scores(form, scores, many):
@@ -81,11 +81,11 @@ class ImplicitSteps:
 
     @property
     def is_plain(self) -> bool:
-        """Whether steps know nothing but squares of the table's entries."""
+        """Whether the public part is only squares of the table's entries."""
         return self.kinks is None and not self.takes_cones
 
     def lengths(self, theta: Array) -> tuple[float, float]:
-        """Return how much shorter and longer the point of K next to parameters can be in K, at most `FAR_AWAY` times."""
+        """Return the least and the largest factor of the projected parameters within K, between 1 / `FAR_AWAY` and `FAR_AWAY`."""
         K = self.form.feasible
         known = K.has_projection or (K.obstacle is None and len(theta) <= MOST_IN_CONES)
         if K.is_space or not known:
@@ -107,7 +107,7 @@ class ImplicitSteps:
         return last_inside(1 / FAR_AWAY), last_inside(FAR_AWAY)
 
     def direction(self, point: Array, gradient: Array, step: float) -> Array:
-        """Return by how much a step moves a point, next to the length of the step."""
+        """Return the movement of a point in one step, divided by the step size."""
         moved = point - step * gradient
         for at, values, vectors in self.ridges:
             moved[:, at] = (vectors / (1 + step * values)) @ (vectors.T @ moved[:, at])
@@ -126,13 +126,13 @@ class ImplicitSteps:
         return None
 
     def prox_by_admm(self, goal: Array, step: float) -> Array:
-        """Return about the best parameters, in K, by the alternating direction method of multipliers."""
+        """Return parameters in K near the proximal point, by the alternating direction method of multipliers (ADMM)."""
         assert self.kinks is not None
         if step != self.step:
             hessian = self.table.T @ self.table + step * self.squares
             weight = np.diag(hessian).copy()
             weight[weight <= 0] = UNREAD_WEIGHT * weight.max()
-            for support in self.tied:  # whose maps have no weights
+            for support in self.tied:  # proximal maps of these need equal weights
                 weight[support] = weight[support].mean()
             self.weight, self.step, units = weight, step, 1 / np.sqrt(np.diag(hessian) + weight)
             self.inverse = np.outer(units, units) * np.linalg.inv(np.outer(units, units) * (hessian + np.diag(weight)))
@@ -145,7 +145,7 @@ class ImplicitSteps:
 
 
 def bounds_all_scores(form: LossForm, scores: LinearScores, many: float) -> bool:
-    """Say whether K bounds scores of all parameters; a part that all matrices share, which no score sees, may free them of it."""
+    """Return whether K bounds the scores of all parameters. A common part of all matrices, unseen by scores, may lift it."""
     K, (one, other) = form.feasible, np.random.default_rng(0).normal(size=(2, form.space.dim))
     if K.is_space or scores.indices.size < scores.lift.shape[1]:
         return False
@@ -153,7 +153,7 @@ def bounds_all_scores(form: LossForm, scores: LinearScores, many: float) -> bool
         return many >= CONE_RECORDS and form.space.dim <= MOST_IN_CONES
     deep = K.project(FAR_AWAY * one) + K.project(-FAR_AWAY * one)
     unseen = deep - scores.coordinates(scores.table(deep) @ scores.table_projection)
-    if np.linalg.norm(unseen) < 1e-6 * FAR_AWAY:  # There is no such part
+    if np.linalg.norm(unseen) < 1e-6 * FAR_AWAY:  # Scores see all parts
         return True
     point = FAR_AWAY / float(np.linalg.norm(unseen)) * unseen + other
     return not np.allclose(K.project(point), point)

@@ -1,4 +1,4 @@
-"""A Newton step of a noisy gradient and Hessian, and the covariance of where it ends (docs/theory.md, section 22)."""
+"""A Newton step with a noisy gradient and Hessian, and the covariance of its end (docs/theory.md, section 22)."""
 
 import math
 from dataclasses import dataclass
@@ -14,30 +14,30 @@ from dpconvex.optim.slope_histograms import Fit
 from dpconvex.util.arrays import Array
 
 REMEDY = "More records, a larger epsilon or fewer features help."
-STAYS = 0.03  # Part of the squared level of the question whether curvature stays; the step has the rest
-# Of the step: of the Hessian, of the second moment of gradients, of histograms of lengths, and of a gradient of a step before;
+STAYS = 0.03  # Share of the squared level for the test that curvature stays the same; the step has the rest
+# Shares of the step: the Hessian, the second moment of gradients, histograms of lengths, and the gradient of an earlier step;
 # the gradient has the rest.
 HESSIAN, MOMENT_SHARE, LENGTHS_SHARE, NEARER = 0.35, 0.05, 0.07, 0.05
-ROUGH = 0.06  # ... of a first look at the Hessian
-# Where slopes have no bound, counts of gradients that are cut have so much of what is left, each; how many are asked for at most,
-# and how many deviations of one are doubted.  The Hessian has less there, but for so much, if its noise has a smaller edge.
+ROUGH = 0.06  # ... of a first query for the Hessian
+# For unbounded slopes: the share of the rest that each count of clipped gradients has; the most counts; deviations of a count
+# that are doubted. The Hessian then has a smaller share, at least LEAST_HESSIAN of its own, if its noise has a smaller edge.
 COUNT, COUNTS, DOUBTED, LEAST_HESSIAN, SMALL_EDGE = 0.4, 5, 0.7, 0.1, 0.2
-CLIP_GROWTH = math.sqrt(2), 4.0  # By how much a clip grows that cuts too many, at least and at most
-VECTOR_BINS, FINER = 40, math.sqrt(2)  # Of lengths: how many, and how much longer each is than the last
-COUNT_DEVIATIONS = 4.0  # By how many deviations a count stands out
-# How much longer vectors may be than those in the last bin whose count does, or the count of two together, with less room; and
-# which part of the longest gradients ends where some room is enough.
+CLIP_GROWTH = math.sqrt(2), 4.0  # Least and largest growth of a clip that clips too many
+VECTOR_BINS, FINER = 40, math.sqrt(2)  # Bins of lengths: their number, and the ratio of edges
+COUNT_DEVIATIONS = 4.0  # Deviations by which a count must exceed 0
+# Ratio of the longest vectors to the last bin with a clear count; the smaller ratio, if counts of two adjacent bins also count;
+# the part of the longest gradients from which the larger ratio applies.
 ROOM, NARROW_ROOM, LONG_GRADIENT = 2.0, math.sqrt(2), 8.0
-CURVATURE_CHANGE = 0.4  # How much of the curvature may change within the error of the answer
-CAP = 4.0  # The largest curvature that counts there, next to that at 0
-LEAST_ROOT = 2.0  # The squared length of the longest root, next to the mean, at least
-# The edge of the noise of a Hessian whose eigenvalues are about 1 in its metric: longer roots are cut.  That of the first look.
+CURVATURE_CHANGE = 0.4  # Largest relative change of the curvature within the error of the answer
+CAP = 4.0  # Clip of curvatures there, next to the curvature at 0
+LEAST_ROOT = 2.0  # Least squared length of the longest root, next to the mean
+# Edge of the Hessian's noise in a metric with eigenvalues near 1: longer roots are clipped. And the edge in the first query.
 HESSIAN_EDGE, DEAFENED = 0.4, 1.0
-HIDDEN = 0.5  # The part of a variance that directions without curvature may have
+HIDDEN = 0.5  # Largest share of a variance from directions without curvature
 
 
 class NewtonPoint(NamedTuple):
-    """The end of the step, shape (dim,), its covariance by sampling and by noise, (dim, dim), and the coordinates it hides."""
+    """The end of the step, shape (dim,), its covariances by sampling and by noise, (dim, dim), and hidden coordinates."""
 
     theta: Array
     of_records: Array
@@ -47,24 +47,24 @@ class NewtonPoint(NamedTuple):
 
 @dataclass
 class NewtonStep:
-    """A Newton step from a table of parameters, behind noise."""
+    """A Newton step from a table of parameters, by noisy queries."""
 
     fit: Fit
     basis: sp.csc_array  # of directions along which the loss changes, orthonormal, shape (dim, p)
-    table: Array  # Where the step begins, as `AdaptiveDescent` returns it, shape (rows, columns)
-    hessian: Array  # About the Hessian by one of the columns, shape (rows, rows)
-    longer: Array  # The table as it was before the steps shortened it for its noise, shape (rows, columns)
-    identified: tuple[Array, Array]  # As of the form
+    table: Array  # Start of the step, as `AdaptiveDescent` returns it, shape (rows, columns)
+    hessian: Array  # Approximate Hessian by one column, shape (rows, rows)
+    longer: Array  # The table before it was shrunk for its noise, shape (rows, columns)
+    identified: tuple[Array, Array]  # As in the form
 
     def __post_init__(self) -> None:
         self.looks, self.public, self.number = self.fit.looks, self.fit.public, self.fit.size
         self.scores = self.looks.scores
 
     def estimate(self) -> NewtonPoint:
-        """Take the step; raise if the Hessian nowhere exceeds its noise, or changes within the error of the estimate."""
+        """Take the step; raise if the Hessian is all below its noise, or changes within the error of the estimate."""
         every = np.eye(self.basis.shape[1])
         self.step(self.fit.level_of(1 - STAYS))
-        # Noise on the Hessian counts by how far the step began from what is estimated: by the step, and by chance.
+        # Noise on the Hessian counts by the distance from the start to the estimate: by the step, and by chance.
         near = self.inverse @ (self.spread + self.gradient_noise**2 * every) @ self.inverse
         near += np.outer(self.move, self.move) + self.unknown
         of_noise = self.gradient_noise**2 * every + self.hessian_noise**2 / 2 * (np.trace(near) * every + near)
@@ -74,13 +74,13 @@ class NewtonStep:
         unknown, root = back @ self.unknown @ back.T, back @ self.inverse
         of_records, of_noise = root @ self.spread @ root.T * few, root @ of_noise @ root.T + unknown
         hidden = np.diag(unknown) > HIDDEN * np.diag(of_records + of_noise)
-        if hidden[lift.any(axis=1)].all():  # of what equations do not fix
+        if hidden[lift.any(axis=1)].all():  # of the parameters that equations do not fix
             raise NotConverged(f"intervals: noise hides the curvature along every parameter. {REMEDY}")
         theta = lift @ self.looks.parameters(self.table) + shift
         return NewtonPoint(theta, of_records, of_noise, hidden)
 
     def step(self, level: float) -> None:
-        """Ask for the Hessian, the gradient and its second moment in the metric of about the Hessian, and move."""
+        """Query the Hessian, the gradient and its second moment, in the metric of the approximate Hessian, and move."""
         looks, part = self.looks, (lambda share: level * math.sqrt(share))
         self.update_coordinates()
         bent = self.find_long_rows(part(LENGTHS_SHARE / 5), part(ROUGH))
@@ -101,24 +101,24 @@ class NewtonStep:
         parts, axes = np.linalg.eigh(shrunk(spread, both * clip**2 / part(MOMENT_SHARE)))
         self.spread = (axes * np.maximum(parts, 0.0)) @ axes.T
         values, axes = np.linalg.eigh(found)
-        # As many directions as noise alone would have such eigenvalues for: of each, noise among it and the smaller ones.
+        # Drop directions whose eigenvalues noise alone could have; the edge of each counts it and the smaller ones.
         edges = self.hessian_noise * np.sqrt(2.0 * np.arange(1, count + 1))
         first = int(np.flatnonzero(values <= edges + self.hessian_noise).max(initial=-1)) + 1
         if first == count:
             raise NotConverged(f"intervals: the curvature is nowhere larger than its noise. {REMEDY}")
         values, hidden, axes = values[first:], axes[:, :first], axes[:, first:]
-        # An eigenvalue that is kept is one whose noise came out large, if it is near the edge.
+        # A kept eigenvalue near the edge had noise upwards: lower it.
         lowered = (values + np.sqrt(values**2 - edges[first:] ** 2)) / 2
         self.inverse = (axes / lowered) @ axes.T
         self.move = -self.inverse @ slope
         self.table = table + self.to_table(self.move)
-        # Along hidden axes the error may be as long as parameters are on average, in the metric.  Much noise makes steps short.
+        # Along hidden axes the error may be as long as the parameters are on average, in the metric. Much noise shortens steps.
         places = [self.looks.parameters(part) for part in (self.table, self.longer)]
         most = (np.linalg.lstsq(self.back, np.stack(places, axis=1))[0] ** 2).sum(axis=0).max()
         self.unknown = most / count * hidden.shape[1] * hidden @ hidden.T
 
     def update_coordinates(self) -> None:
-        """Measure rows in the metric, and find coordinates of the subspace in which noise is alike in all directions."""
+        """Set the metric, and coordinates of the subspace in which noise is equal in all directions."""
         values, vectors = np.linalg.eigh(self.hessian)
         self.matrix = self.looks.set_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
         whole = np.kron(np.eye(self.table.shape[1]), self.matrix.T * self.looks.units)
@@ -127,13 +127,13 @@ class NewtonStep:
 
     @property
     def is_steep(self) -> bool:
-        """Whether slopes have no bound, so that a few wrong scores far out may say where the loss is least."""
+        """Whether slopes are unbounded, so that a few wrong scores far away may determine the minimiser."""
         return math.isinf(self.public.lipschitz)
 
     def gradient(self, length_level: float, level: float, counts: bool = False) -> tuple[Array, float, float]:
-        """Return the noisy gradient in coordinates of the subspace, how long parts of it may be, and its error.
+        """Return the noisy gradient in coordinates of the subspace, its clip, and its error.
 
-        With counts, this is of noise and of what is cut.  Else it is of noise alone.
+        With counts, the error includes the sum of what the clip cuts; otherwise it is that of the noise.
         """
         most = self.looks.privacy.most
         usual = math.sqrt(self.onto.shape[1] * most / self.number)
@@ -146,9 +146,9 @@ class NewtonStep:
         return self.onto.T @ found.T.ravel(), clip, math.hypot(self.looks.sensitivity * clip / level, cut)
 
     def widened_clip(self, clip: float, level: float) -> tuple[float, float, float]:
-        """Return a clip that is wide enough by counts, about the sum of what it cuts, and the level that counts leave.
+        """Return a clip that counts show to be wide enough, the estimated sum of clipped excesses, and the remaining level.
 
-        If lengths exceed a multiple of the clip no more often than by its square, mean excesses are no longer than the clip.
+        If lengths exceed multiples of the clip at most as often as their inverse squares, mean excesses are below the clip.
         """
         longer = 0.0
         for left in reversed(range(COUNTS)):
@@ -162,16 +162,16 @@ class NewtonStep:
         return clip, clip * longer, level
 
     def rough_step(self, bent: Array, length_level: float, level: float) -> None:
-        """Move by a rough step, as far as its gradient exceeds noise: the step after it errs by the square of its length."""
+        """Take a rough step as far as its gradient exceeds noise: the error of the next step is quadratic in its length."""
         slope, _, noise = self.gradient(length_level, level)
         certain = max(0.0, 1 - 2 * noise**2 * len(slope) / max(float(slope @ slope), 1e-300))
         rows = (self.onto @ slope).reshape(self.table.shape[::-1])
         self.table = self.table - certain * self.matrix.T @ np.linalg.solve(bent, rows.T)
 
     def find_long_rows(self, length_level: float, level: float) -> Array:
-        """Shorten directions in which the Hessian exceeds what the metric says; return about the Hessian there, (rows, rows)."""
+        """Update the metric for directions with a larger Hessian; return the approximate Hessian in it, (rows, rows)."""
         one = self.looks.count_sensitivity(math.sqrt(2)) * math.sqrt(2 * self.onto.shape[1]) / level
-        longest = self.longest_root(length_level, ROOM**2)  # what is cut here looks short, and is cut again
+        longest = self.longest_root(length_level, ROOM**2)  # clipped roots look short here, and are clipped again
         edge = min(one * longest**2, DEAFENED)
         longest = math.sqrt(edge / one)
         both = self.table.shape[::-1] * 2
@@ -186,28 +186,28 @@ class NewtonStep:
 
     @property
     def longest_row(self) -> float:
-        """The length in the metric of the longest row of the domain."""
+        """The norm in the metric of the longest row of the domain."""
         rows = self.looks.rows
         return math.sqrt(rows.squared_norm(self.scores.radius)) * rows.grid * float(np.linalg.norm(self.matrix, 2))
 
     def longest_root(self, level: float, room: float = ROOM) -> float:
-        """Return how long roots may be: no longer than those of the domain, if the largest curvature is known."""
+        """Return a clip for roots: at most their largest length in the domain, if the largest curvature is known."""
         most = self.looks.privacy.most
         bent = self.longest_row * math.sqrt(self.public.smoothness * len(self.table.T) * most)
         return min(self.vector_length("roots", level, math.sqrt(self.onto.shape[1] * most / self.number), room), bent)
 
     def vector_length(self, kind: str, level: float, usual: float, room: float = ROOM) -> float:
-        """Return how long vectors may be: some more than those that a histogram shows."""
+        """Return a clip for vectors: somewhat longer than the last length that a histogram shows."""
         edges = usual * FINER ** np.arange(-VECTOR_BINS / 2, VECTOR_BINS / 2)
         counts = self.looks.vectors(self.table, kind, float(edges[-1]), level, edges)
         least = COUNT_DEVIATIONS * self.looks.deviation_of_counts(level)
         seen = counts > least
-        if room < ROOM:  # Levels of few records are seen in two bins sooner than in one
+        if room < ROOM:  # Lengths of few records show sooner in two bins than in one
             seen |= counts + np.append(0.0, counts[:-1]) > math.sqrt(2) * least
         return float(room * (edges[np.flatnonzero(seen)[-1]] if seen.any() else usual))
 
     def check_curvature(self, around: Array) -> None:
-        """Refuse where curvature is hidden, or not the same on both sides of the estimate, as far away as it may err."""
+        """Raise if noise hides the curvature, or if it differs between points on both sides, within the estimate's error."""
         if not self.public.curvature_varies:
             return
         values, axes = np.linalg.eigh(around)
@@ -218,7 +218,7 @@ class NewtonStep:
         points = (self.before, self.table, self.table - away, self.table + away)
         found = [float(self.looks.look(point, **probe).along[0]) for point in points]
         doubt = COUNT_DEVIATIONS * self.looks.sum_sensitivity(cap, 1.0) / own
-        if float(np.mean(found)) < doubt / 2:  # as the mean of four deviates half as much
+        if float(np.mean(found)) < doubt / 2:  # the mean of four has half the deviation
             raise NotConverged(f"intervals: noise hides whether the curvature of the loss stays the same. {REMEDY}")
         if max(found) - min(found) > CURVATURE_CHANGE * float(np.mean(found)) + doubt:
             why = "noise, or chance, moves the estimate so far that the curvature of the loss changes on the way"
@@ -229,9 +229,9 @@ class NewtonStep:
 
 
 def shrunk(moment: Array, noise: float) -> Array:
-    """Return a symmetric matrix nearer to a multiple of the identity, by how much of its distance noise on it explains.
+    """Return a symmetric matrix, shrunk towards a multiple of the identity by the share of its distance that noise explains.
 
-    Noise has this deviation on the diagonal, and a root of 2 less off it (O. Ledoit and M. Wolf 2004).
+    The noise has deviation `noise` on the diagonal, and a root of 2 less off it (O. Ledoit and M. Wolf 2004).
     """
     count = len(moment)
     alike = max(float(np.trace(moment)), 0.0) / count * np.eye(count)

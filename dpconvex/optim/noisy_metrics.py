@@ -1,4 +1,4 @@
-"""The metric of the steps, from noisy second moments of rows, and the constant that is sought with it."""
+"""The metric of the steps, from noisy second moments of rows, and the search for the constant with it."""
 
 import math
 
@@ -9,23 +9,23 @@ from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
 from dpconvex.optim.slope_histograms import HISTOGRAMS, MAX_RISE, Fit
 from dpconvex.util.arrays import Array
 
-# Parts of the squared level: of two second moments, or of one where there are few records for each feature and unit of the level,
-# more with more features; and of curvatures.  Histograms have theirs, and the steps the rest.
+# Shares of the squared level: of two second moments; of one moment, if records are few for each feature and unit of the level
+# (more with more features); of curvatures. Histograms have their own, and the steps the rest.
 FIRST, SECOND, ALONE, FEATURES = 0.12, 0.22, (0.1, 0.2), 400.0
 CURVATURES = 0.02
-# Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
+# Ridges, next to the edge of a moment's noise; they grow until each effective direction has so many records per unit of level.
 FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
-MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, at most
-# Counts of rows by length: their noise next to the number of records, what they cost at most, and the noise above which nothing
-# is asked; bins; how many records may be cut, and by how many deviations more stand out.
+MOST_CUT = 4.0  # Largest ratio of squared lengths of rows and of clipped rows
+# Counts of rows by length: their noise next to the records; their largest share; the noise from which they are not queried;
+# bins and their ratio; the fraction of records that may be clipped; deviations by which more stand out.
 COUNTED, COUNTS_COST, COUNTS_NOISE, ROW_BINS, FINER, LONG, SURE_COUNT = 0.02, 0.02, 0.1, 16, math.sqrt(2), 0.02, 2.5
-LEVERAGE_CUT = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
+LEVERAGE_CUT = 0.8  # Clip of rows for the second moment, next to the root mean square of their leverages
 
 
 def row_metric(
     fit: Fit, part: float, ridge: float, most: float = math.inf, denoised: bool = False
 ) -> tuple[Metric, float, float]:
-    """Return the metric of the noisy second moment of whole rows, its number of records (0 without a constant) and deviation."""
+    """Return the metric of rows by their noisy second moment, the noisy number of records (0: no constant), and its deviation."""
     looks, public, level = fit.looks, fit.public, fit.level_of(part)
     turn: Array | None = None
     if public.metric is None:
@@ -42,7 +42,7 @@ def row_metric(
 
 
 def truncate_rows(fit: Fit) -> float:
-    """Cut rows to a length that few exceed, unless noise hides which; return the part of the squared level that counts cost."""
+    """Clip rows to a length that few exceed, unless noise hides it; return the share of the squared level that counts cost."""
     looks, size = fit.looks, fit.size
     share = min((1 / (COUNTED * size * fit.level)) ** 2, COUNTS_COST)
     deviation = looks.sum_sensitivity(1.0, math.sqrt(2)) / fit.level_of(share)
@@ -59,12 +59,12 @@ def truncate_rows(fit: Fit) -> float:
 def fit_metrics(
     fit: Fit, begin: Array, spent: float, starts: bool
 ) -> tuple[Metric, Array, float, float, float, ConstantStart | None]:
-    """Return the metric, the matrix that turns rows, about their number, what is left, how much is cut, and the constant."""
+    """Return the metric, the matrix for rows, the number of records, the remaining share, the clipped factor, the constant."""
     looks, public, size = fit.looks, fit.public, fit.size
     most = size * fit.level / (DIRECTIONS * float(np.trace(looks.scores.table_projection)))
     alone = fit.has_few or (looks.scores.is_shared and public.has_no_curvature)  # Roots at 0 would be noise
     share, ridge = (float(np.clip(looks.rows.count / FEATURES, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
-    if looks.rows.count == 1:  # There is nothing to be made round
+    if looks.rows.count == 1:  # One row needs no preconditioning
         alone, share = True, CURVATURES
     if public.is_level:
         alone, share = True, LEVELS
@@ -73,7 +73,7 @@ def fit_metrics(
         rough, counted, deviation = row_metric(fit, share, ridge, most)
     number, left = size, 1 - share - HISTOGRAMS - CURVATURES - spent
     if looks.constant:
-        # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
+        # The sum of its squares is a noisy number of records: it replaces a nominal number that cannot be right.
         wide = 4 * deviation
         number = counted if abs(counted - size) > wide and counted > wide else size
     searched = looks.constant and (starts if looks.scores.shape[1] == 1 else public.vanishes)
@@ -82,13 +82,13 @@ def fit_metrics(
     if alone:
         return rough, turn, number, left, 1.0, start
     second, longest = fit.level_of(SECOND), LEVERAGE_CUT * math.sqrt(rough.effective_dim / number)
-    if looks.scores.is_shared:  # Rows of one record are weighed by its Hessian
+    if looks.scores.is_shared:  # Rows of one record are weighted by its Hessian
         bent = MAX_RISE * public.curvature
         fine = looks.vectors(np.zeros(looks.scores.shape), "roots", longest * math.sqrt(bent), second) / bent
         moved = looks.count_sensitivity(math.sqrt(2))
     else:
         fine, moved = looks.second_moment_in_metric(longest, second), looks.sum_sensitivity(1.0, math.sqrt(2))
-    edge = math.sqrt(2 * looks.rows.count) * moved * longest**2 / second  # Of its noise
+    edge = math.sqrt(2 * looks.rows.count) * moved * longest**2 / second  # Edge of the noise
     cut = max(float(rough.signal.sum()) / max(float(np.trace(fine)), edge), 1.0)
     scale, cut = (cut, 1.0) if looks.scores.is_shared else (1.0, cut)
     metric = Metric.of(fine * scale, edge * scale, SECOND_EDGE, most)

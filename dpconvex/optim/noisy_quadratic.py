@@ -1,4 +1,4 @@
-"""Quadratic losses that carry noise, as released: made convex first, then solved exactly or handed to a conic solver."""
+"""Noisy quadratic losses, as released: projected to be convex, then solved exactly or by a conic solver."""
 
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,28 +16,28 @@ from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.util.arrays import Array, Indices, components
 from dpconvex.util.runtime import once
 
-# The usual ridge, next to the largest eigenvalue of the noise: half of it is best in regression, all of it with many classes.
+# The default ridge, next to the largest eigenvalue of the noise: regression is best with half, many classes with all of it.
 RIDGE = 0.7
-SHORT = 1e-4  # Answers of a conic solver so far below about 1 are found again in their own size
+SHORT = 1e-4  # Answers of a conic solver this much shorter than 1 are solved again in their own unit
 
 
 @dataclass(frozen=True, eq=False)
 class NoisyQuadratic:
-    """The function ``theta' Q theta / 2 - <q, theta> + c`` of noisy moments of a quadratic loss: `hessian` is Q, `slope` is q."""
+    """``theta' Q theta / 2 - <q, theta> + c`` from the noisy moments of a quadratic loss: `hessian` is Q, `slope` is q."""
 
     loss: QuadraticLoss
     moments: Moments
-    values: Array  # shape (moments + 1,): their noisy sums, and the number of records
+    values: Array  # shape (moments + 1,): noisy sums of moments, and the number of records
     deviation: float  # Of the noise on each sum
 
     @cached_property
     def coefficients(self) -> Array:
-        """Coefficients of the targets of the loss, shape (targets,)."""
+        """The coefficients of the loss's targets, shape (targets,)."""
         return np.asarray(self.loss.onto(self.moments) @ self.values)
 
     @cached_property
     def pairs(self) -> tuple[Indices, Indices, Indices]:
-        """Targets with two coordinates: their numbers, and both coordinates."""
+        """The targets with two coordinates: their indices, their first and their second coordinates."""
         squared = np.flatnonzero((self.loss.targets >= 0).all(axis=1))
         return squared, self.loss.targets[squared, 0], self.loss.targets[squared, 1]
 
@@ -53,11 +53,11 @@ class NoisyQuadratic:
 
     @property
     def constant(self) -> float:
-        """c, or what of it is known: 0 if the statistics leave it out."""
+        """The constant c, as far as the statistics contain it; otherwise 0."""
         return float(self.coefficients[(self.loss.targets < 0).all(axis=1)].sum())
 
     def _gradients(self, theta: Array) -> sp.csr_array:
-        """Gradients of all targets at a point, as columns; what is no coordinate is 1."""
+        """Return the gradients of all targets at a point, as columns; a missing coordinate counts as the factor 1."""
         a, b = self.loss.targets.T
         full, number = np.append(theta, 1.0), np.arange(len(a))
         row, column, weight = np.r_[a, b], np.r_[number, number], np.r_[full[b], full[a]]
@@ -65,7 +65,7 @@ class NoisyQuadratic:
         return sp.csr_array(sp.coo_array((weight[kept], (row[kept], column[kept])), shape=(self.loss.dim, len(a))))
 
     def gradient_map(self, theta: Array) -> sp.csr_array:
-        """Return the linear map from moments to the gradient at a point: what noise on them does to it."""
+        """Return the linear map from moments (and so from their noise) to the gradient at a point."""
         return sp.csr_array((self._gradients(theta) @ self.loss.onto(self.moments))[:, : self.moments.count])
 
     def value_map(self, theta: Array) -> Array:
@@ -74,11 +74,11 @@ class NoisyQuadratic:
         return np.asarray(factors @ self.loss.onto(self.moments))[: self.moments.count]
 
     def curvature_products(self, columns: Array) -> Array:
-        """Return the sum over moments k of (what noise on k adds to Q) times a column k, shape (dim,)."""
+        """Return the sum over moments k of (the change of Q by noise on k) times column k, shape (dim,)."""
         squared, a, b = self.pairs
         entries = sp.coo_array(self.loss.onto(self.moments)[squared][:, : self.moments.count])
         pair, moment = entries.coords
-        # A square's coefficient is half of the entry of Q, and is added for both of its coordinates.
+        # The coefficient of a square is half the entry of Q, so that it is added for both coordinates.
         result = np.zeros(self.loss.dim)
         np.add.at(result, a[pair], entries.data * columns[b[pair], moment])
         np.add.at(result, b[pair], entries.data * columns[a[pair], moment])
@@ -86,9 +86,9 @@ class NoisyQuadratic:
 
     @property
     def count(self) -> float | None:
-        """The number of records: exact where it is public, else the noisy one among the moments; None if there is none."""
+        """The number of records: exact if it is public, noisy if it is a moment; None if it is neither."""
         kind = self.moments.kinds[-1]
-        if kind.bases:  # products of no field come last
+        if kind.bases:  # the moments without fields come last
             return None
         everybody = np.linalg.pinv(kind.patterns) @ np.ones(len(kind.patterns))
         if not np.allclose(kind.patterns @ everybody, 1.0):
@@ -97,13 +97,13 @@ class NoisyQuadratic:
 
     @cached_property
     def parts(self) -> list[tuple[Indices, Array]]:
-        """The blocks of Q that no entry connects: coordinates and entries."""
+        """The blocks of Q that no entry connects, each as its coordinates and its entries."""
         _, a, b = self.pairs
         pattern = sp.coo_array((np.ones(len(a)), (a, b)), shape=(self.loss.dim, self.loss.dim))
         return [(mine, self.hessian[mine][:, mine].toarray()) for mine in components(pattern)]
 
     def edge(self, mine: Indices) -> float:
-        """Return about the noise's largest eigenvalue on a block: twice the root of a row's variance (Wigner's semicircle)."""
+        """Return about the largest eigenvalue of a block's noise: twice the root of a row's variance (Wigner's semicircle)."""
         squared, a, b = self.pairs
         entries = self.loss.onto(self.moments)[squared][:, : self.moments.count]
         variance = np.asarray(entries.power(2).sum(axis=1)) * self.deviation**2
@@ -112,7 +112,7 @@ class NoisyQuadratic:
         return 2 * float(np.sqrt(rows[mine].max(initial=0.0)))
 
     def convex(self, ridge: float | None, share: float = RIDGE) -> sp.csr_array:
-        """Return Q, projected on positive semidefinite matrices, plus a ridge: by default a share of the noise's edge."""
+        """Return Q, projected onto positive semidefinite matrices, plus a ridge; by default a share of the noise's edge."""
         blocks = []
         for mine, block in self.parts:
             values, vectors = np.linalg.eigh(block)
@@ -123,7 +123,7 @@ class NoisyQuadratic:
 
 
 def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
-    """Return where ``theta' hessian theta / 2 - <slope, theta>`` plus size times the regularizer is least on K, shape (dim,)."""
+    """Return the minimiser of ``theta' hessian theta / 2 - <slope, theta>`` plus size times the regularizer on K: (dim,)."""
     public = as_quadratic(form.template.regularizer, form.space)
     if public is None or not form.feasible.is_space:
         return by_cone(form, hessian, slope, size)
@@ -131,7 +131,7 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
     theta = np.empty(form.space.dim)
     for mine in components(total):
         block = total[mine][:, mine].toarray()
-        if not (block.any() or pull[mine].any()):  # Of what no loss reads
+        if not (block.any() or pull[mine].any()):  # Parameters that no loss reads
             theta[mine] = 0.0
             continue
         try:
@@ -145,7 +145,7 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
 def by_cone(form: LossForm, hessian: Any, slope: Array, size: float) -> Array:
     diagonal = hessian.diagonal()
     units = 1 / np.sqrt(np.where(diagonal > 0, diagonal, np.nan)) if (diagonal > 0).any() else np.ones(len(slope))
-    # In which solvers see short beside long, and an answer of about 1, unless K is far from it, or near 0
+    # Units in which answers are about 1, unless K is far from it or near 0: solvers lose short entries beside long ones
     units = units * max(float(np.nanmax(np.abs(units * slope))), 1.0)
     minimise = partial(cones_of(form).minimise, hessian, -slope, cost=size)
     for own in (units, 1.0):

@@ -1,10 +1,10 @@
-"""The perturbed program in sum form, which a backend solves, and how far points are from its minimiser.
+"""The perturbed program in sum form, which a backend solves, and certified distances of points from its minimiser.
 
     F(theta) = sum_i loss_i(theta) + size * regularizer(theta) + (added/2) ||theta||^2 + <linear, theta>,   theta in K,
 
-with everything that privacy needs already fixed: a backend sees the drawn noise as the vector `linear`.  Methods see F = f + h:
-h is the indicator of K and the kinks of the regularizer that have a proximal map together with it.  Distances are recomputed from
-the problem, never taken from a solver (docs/theory.md, section 13).
+with everything that privacy needs already fixed: a backend sees the drawn noise as the vector `linear`.  Methods see F = f +
+h: h is the indicator of K and the kinks of the regularizer that have a proximal map together with it.  Distances are
+recomputed from the problem, never taken from a solver (docs/theory.md, section 13).
 """
 
 import math
@@ -46,12 +46,12 @@ class Problem:
     strong_convexity: float  # modulus of F (sum form), `added` included; positive
     added: float = 0.0  # the modulus of the quadratic that a mechanism adds
     linear: Any = None  # the drawn noise b, shape (dim,)
-    gradient_bound: float = 0.0  # on that of one record's loss: what rounding may do is bounded by it
-    hessian_bound: float = np.inf  # on the largest eigenvalue of the Hessian of one record's loss on K, if proved
-    lengths: SumLengths | None = None  # how long the sums are that make the gradient; long ones are assumed by default
+    gradient_bound: float = 0.0  # bound on the norm of one record's gradient, which bounds rounding errors
+    hessian_bound: float = np.inf  # bound on the largest eigenvalue of the Hessian of one record's loss on K, if proved
+    lengths: SumLengths | None = None  # lengths of the sums in the gradient; long ones are assumed by default
     projector: Callable[[Array], Array] | None = field(default=None, repr=False)
-    relative: bool = False  # whether tolerances are fractions of the answer's length, where it is above 1
-    bend: Bend = field(default_factory=Bend)  # the curvature of the regularizer wherever the minimiser can be, if known
+    relative: bool = False  # whether tolerances are fractions of the answer's length, if that is above 1
+    bend: Bend = field(default_factory=Bend)  # the regularizer's curvature at all possible minimisers, if known
 
     def __post_init__(self) -> None:
         linear = np.zeros(self.space.dim) if self.linear is None else np.array(self.linear, dtype=float)
@@ -60,9 +60,9 @@ class Problem:
         object.__setattr__(self, "linear", frozen(linear))
 
     def copied(self) -> "Problem":
-        """Return a problem that has nothing in common with this one but numbers that nobody can write to."""
+        """Return a copy that shares no writable memory with this problem."""
         fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
-        # A conic program of K, once it is made, cannot be copied: K is made anew from its constraints.
+        # A conic program of K cannot be copied once it exists: make K anew from its constraints.
         parts = deepcopy({**fields, "feasible": tuple(self.feasible.constraints)})
         return Problem(**{**parts, "feasible": FeasibleSet(parts["space"], parts["feasible"])})
 
@@ -82,11 +82,11 @@ class Problem:
         return public_part(self.template, self.space, part)
 
     def value(self, theta: Array) -> float:
-        """F at a point, K not checked."""
+        """Return F at a point, without checking that the point is in K."""
         return self.value_and_gradient(theta)[0]
 
     def value_and_gradient(self, theta: Array, smooth: bool = False) -> tuple[float, Array]:
-        """Both at once, at the cost of one pass over the records; with `smooth`, without the kinks of the regularizer."""
+        """Return F and its gradient in one pass over the records; with `smooth`, without the kinks of the regularizer."""
         value, gradient = self.loss.value_and_gradient(self.seen(theta))
         regular, slope = self.public(self.smooth_part if smooth else None).value_and_gradient(theta)
         total = value + self.size * regular + 0.5 * self.added * float(theta @ theta) + float(self.linear @ theta)
@@ -102,7 +102,7 @@ class Problem:
         return theta if self.projector is None else self.projector(theta)
 
     def hessian(self, theta: Array, records: int | None = None) -> Array:
-        """Hessian of F, without kinks, symmetrised, shape (dim, dim); that of the losses from about so many records, if given."""
+        """Return the symmetrised Hessian of F without kinks, shape (dim, dim); losses from about `records` records, if given."""
         losses = self.loss.hessian(self.seen(theta), self.batch.size if records is None else records)
         public = self.size * self.public(self.smooth_part).hessian_at(theta).toarray()
         matrix = self.seen(self.seen(losses).T) + public + self.added * np.eye(self.space.dim)
@@ -110,27 +110,27 @@ class Problem:
 
     @cached_property
     def is_smooth(self) -> bool:
-        """Whether h is zero: K is all of space and nothing is split off."""
+        """Whether h is zero: K is the whole space and the regularizer has no kinks in h."""
         return self.feasible.is_space and not self.kinks.terms
 
     @cached_property
     def curvature(self) -> float:
-        """Proved Lipschitz constant of the gradient of f where the problem's `bend` holds; infinite if there is none."""
+        """The proved Lipschitz constant of the gradient of f where `bend` holds; infinite without a proof."""
         if not np.isfinite(self.hessian_bound + self.bend.rest):
             return np.inf
         whole = self.batch.size * self.hessian_bound + self.stiffness + self.added
         return max(whole, self.strong_convexity) * (1 + 1e-9)
 
     def curvature_at(self, theta: Array) -> float:
-        """Return the same for the segment from a point of K to the minimiser."""
+        """Return the Lipschitz constant of the gradient of f on the segment from a point of K to the minimiser."""
         return self.curvature if float(np.linalg.norm(theta)) <= self.bend.radius else np.inf
 
     def balanced(self, theta: Array) -> float:
-        """Return the root of L_f mu; infinite where L_f is not known."""
+        """Return the square root of L_f mu, infinite if L_f is not known."""
         return float(np.sqrt(self.curvature_at(theta) * self.strong_convexity))
 
     def smooth(self, theta: Array) -> tuple[float, Array]:
-        """Value and gradient of f; infinity and NaN where it is too large to compute with."""
+        """Return value and gradient of f; infinity and NaN where these are too large to compute with."""
         value, gradient = self.value_and_gradient(theta, smooth=True)
         if not (np.isfinite(value) and np.abs(gradient).max(initial=0.0) < 1e150):
             return np.inf, np.full(self.space.dim, np.nan)
@@ -163,13 +163,13 @@ class Problem:
 
     @cached_property
     def stiffness(self) -> float:
-        """Bound on the absolute values that the regularizer's gradient adds up; its strong convexity where it is unknown."""
+        """The bound on absolute values that the regularizer's gradient sums; its strong convexity if none is known."""
         known = self.size * (self.bend.quadratic + self.bend.rest)
         return known if np.isfinite(known) else self.strong_convexity
 
     @cached_property
     def sum_lengths(self) -> SumLengths:
-        columns = () if self.lengths else self.batch.fields.values()  # partitions show none
+        columns = () if self.lengths else self.batch.fields.values()  # partitions show no columns
         scalars = sum(math.prod(column.shape[1:]) for column in columns)
         return self.lengths or SumLengths(scalars * (scalars + 3) // 2, max(self.space.dim, 1), self.space.dim)
 
@@ -180,13 +180,13 @@ class Solution:
 
     theta: Array
     distance_bound: float
-    # Passes over the records, of some in proportion: they depend on the data, and are not for release.
+    # Passes over the records, partial ones in proportion: they depend on the data, and must not be released.
     evaluations: float = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Iterate:
-    """A point of K (but for rounding), the bound tau on its distance from the minimiser, and f there."""
+    """A point of K (but for rounding), the bound tau on its distance from the minimiser, and value and gradient of f there."""
 
     theta: Array
     distance_bound: float
@@ -196,13 +196,13 @@ class Iterate:
 
 
 def step(problem: Problem, point: Array, value: float, gradient: Array, lipschitz: float) -> Iterate:
-    """Proximal-gradient step and its certificate; L is doubled until f lies below its quadratic model there (up to rounding)."""
+    """Take a certified proximal-gradient step; double L until f is below its quadratic model there (up to rounding)."""
     mu = problem.strong_convexity
     while True:
         theta = problem.proximal(point - gradient / lipschitz, 1.0 / lipschitz)
         move = point - theta
         reached, slope = problem.smooth(theta)
-        # Near the minimiser the difference of values drowns in rounding, and gradients tell more.
+        # Near the minimiser rounding hides the difference of values; gradients are more accurate.
         model = value - float(gradient @ move) + 0.5 * lipschitz * float(move @ move)
         fine = reached <= model or float(np.linalg.norm(slope - gradient)) <= lipschitz * float(np.linalg.norm(move))
         if fine or lipschitz > 1e30 * mu:
@@ -217,16 +217,16 @@ def step(problem: Problem, point: Array, value: float, gradient: Array, lipschit
 
 
 def spread(problem: Problem, theta: Array, lipschitz: float) -> float:
-    """The rate at which the distance of a step moves with its end; estimated by L where no L_f is proved, as for no release."""
+    """Return the rate at which a step's distance changes with its end, by L_f; or by L without a proof (never for a release)."""
     curvature = problem.curvature_at(theta) if np.isfinite(problem.curvature) else lipschitz
     return 1 + (lipschitz + curvature) / problem.strong_convexity
 
 
 def at_point(problem: Problem, theta: Array, value: float, gradient: Array, lipschitz: float | None = None) -> Iterate:
-    """Certificate of a point itself, from f and its gradient there, without another pass over the records.
+    """Certify a point from f and its gradient there, without another pass over the records.
 
-    Of a step x with ``L = sqrt(L_f mu)``, where h is not 0: ``||theta - minimiser|| <= ||theta - x|| (1 + 2 sqrt(L_f/mu))``
-    (docs/theory.md, section 13).  Infinite if L_f is not known.
+    If h is not 0, let x be the step from theta with ``L = sqrt(L_f mu)``.  Then ``||theta - minimiser|| <= ||theta - x|| (1 +
+    2 sqrt(L_f/mu))`` (docs/theory.md, section 13).  The bound is infinite if L_f is not known.
     """
     mu = problem.strong_convexity
     bound, root = float(np.linalg.norm(gradient)) / mu, problem.balanced(theta)

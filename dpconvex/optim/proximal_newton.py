@@ -1,4 +1,4 @@
-"""Constraints on eigenvalues and intervals: steps to minima of models of f (P. Patrinos, L. Stella, A. Bemporad, CDC 2014)."""
+"""Proximal Newton steps on eigenvalue and interval constraints (P. Patrinos, L. Stella, A. Bemporad, CDC 2014)."""
 
 from dataclasses import dataclass
 
@@ -11,28 +11,29 @@ from dpconvex.optim.problem import Iterate, Problem, at_point
 from dpconvex.sets.projections import ConvexSet, IntervalSet, Spectral, smat, svec, upper_triangle
 from dpconvex.util.arrays import Array, Indices
 
-# Records that a sample has for each monomial, and second moments at least.  A sample grows after so many slow steps in a row,
-# second moments are left after one less; these leave more of the distance than SLOW.  It is read anew after one that leaves ANEW.
+# Records of a sample for each monomial, and least records for second moments. After so many slow steps (remaining distance
+# above SLOW) a sample grows; after one less, a sample replaces second moments. A sample is drawn anew after a step that leaves
+# ANEW.
 FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.1
-# Steps without progress after which rounding is to blame, and steps in all.
+# Steps without progress from which rounding is the cause, and most steps.
 PATIENCE, MOST = 8, 60
-# What is added to a model's eigenvalues (K. Levenberg, D. Marquardt), as a share of the largest: at first, of the largest that is
-# proved if the model says that f is flat, and at least after a step that failed.  A step fails that achieves less than FAILED of
-# the predicted decrease, and is too long if it achieves less than POOR.  A model stays that is RIGHT where the shift adds HELD of
-# its curvature to a step.
+# Shifts of a model's eigenvalues (K. Levenberg, D. Marquardt), as a share of the largest: the first; the first of the largest
+# proved one, if the model is flat; the least after a failed step. A step below FAILED of the predicted decrease fails; below
+# POOR it is too long. A model stays if its error is below RIGHT while the shift adds HELD of its curvature to a step.
 SHIFT, STEEPEST, LEAST_SHIFT, FAILED, POOR, HELD, RIGHT = 1e-2, 1e-3, 1e-9, 1e-3, 0.3, 0.15, 0.1
-DROWNED = 1e-11  # Differences of values below this share of them drown in rounding
-# The model is minimised to a fraction of the residual, in so many steps, each of so many products at most; steps of a matrix
-# solve a system each, and fewer suffice.
+DROWNED = 1e-11  # Rounding hides differences of values below this share of them
+# The model is minimised to a fraction of the residual (rougher for a matrix, which solves a system in each step), in at most so
+# many steps, each with at most so many products.
 FRACTION, ROUGHER, EXACT, INNER_STEPS, PRODUCTS = 0.1, 0.5, 1e-14, 30, 200
-# Where less of a step than this helps, another piece of K is near, and so many steps of proximal gradients find it for less.
+# If less of a step than this helps, the projection changes its active set nearby: so many proximal-gradient steps find it for
+# less.
 SHORT, FORWARD = 0.1, 4
-FLAT = 1e-9  # Directions whose projection moves by less than this fraction are taken to be fixed
+FLAT = 1e-9  # Directions with a smaller derivative of the projection count as fixed
 
 
 @dataclass(frozen=True, eq=False)
 class Spectra:
-    """Symmetric matrices of one side whose eigenvalues, but for a shift, lie in intervals; `root` is R, if there is one."""
+    """Symmetric matrices of one size, with eigenvalues (after a shift) in intervals; `root` is R of new coordinates, if any."""
 
     place: Indices  # of each matrix's coordinates, shape (count, side (side + 1) / 2)
     shift: Array  # shape (count, side, side)
@@ -46,7 +47,7 @@ class Spectra:
 
 @dataclass(frozen=True, eq=False)
 class Derivative:
-    """A derivative of the projection: multiples of the axes of coordinates that are turned by the matrices' eigenvectors."""
+    """A derivative of the projection: diagonal in coordinates rotated by the matrices' eigenvectors."""
 
     vectors: list[tuple[Indices, Array]]
     weights: Array  # between 0 and 1, shape (dim,)
@@ -69,7 +70,7 @@ def congruence(turn: Array) -> Array:
 
 
 def congruent(matrix: Array, maps: list[tuple[Indices, Array]], chosen: NDArray[np.bool_] | None = None) -> Array:
-    """Return a quadratic form in other coordinates, of which these are turned by maps; those that are chosen alone."""
+    """Return a quadratic form in coordinates transformed by these maps; restricted to `chosen` coordinates, if given."""
     for _ in range(2):
         matrix = matrix.T.copy()
         for places, tables in maps:
@@ -81,7 +82,7 @@ def congruent(matrix: Array, maps: list[tuple[Indices, Array]], chosen: NDArray[
 
 
 class Coordinates:
-    """K, with or without congruences of its cones: theta is the original point, x the point in new coordinates."""
+    """K in original or scaled coordinates: theta is the original point, x the point after congruences of the cones."""
 
     def __init__(self, spectra: list[Spectra], intervals: list[IntervalSet]) -> None:
         self.spectra, self.intervals = spectra, intervals
@@ -101,7 +102,7 @@ class Coordinates:
         return cls(spectra, intervals)
 
     def evened(self, curvature: LinearMap, least: float, dim: int) -> "Coordinates":
-        """Return congruences from the curvature along the identity, the signs of neighbouring matrices opposed."""
+        """Return congruences from the curvature along the identity, with alternating signs for neighbouring matrices."""
         spectra = []
         for one in self.spectra:
             if not (one.shift.any() or one.lower.any() or np.isfinite(one.upper).any()):  # cones
@@ -110,14 +111,15 @@ class Coordinates:
                 direction[one.place] = sign * svec(np.eye(side))
                 values, vectors = np.linalg.eigh(smat((sign * curvature(direction)[one.place]).mean(axis=0)))
                 values = np.maximum(values - least, 0.0)
-                # A product of features has about this curvature: that of each, over the root of all.
+                # A product of features has about this curvature: the product of both features' curvatures over the root of
+                # their sum.
                 even = np.maximum(values / np.sqrt(max(values.sum(), 1e-300)), np.sqrt(least))
                 one = Spectra(one.place, one.shift, one.lower, one.upper, (vectors / np.sqrt(even)) @ vectors.T)
             spectra.append(one)
         return Coordinates(spectra, self.intervals)
 
     def original(self, x: Array) -> Array:
-        """Return theta, of many points at once; R is symmetric, so this also takes gradients by theta to gradients by x."""
+        """Return theta for one or many x. R is symmetric, so this also maps gradients by theta to gradients by x."""
         theta = x.copy()
         for one in self.spectra:
             if one.root is not None:
@@ -132,14 +134,14 @@ class Coordinates:
         return x
 
     def model(self, plain: LinearMap) -> LinearMap:
-        """Return a model of the Hessian by x from one by theta."""
+        """Return a model of the Hessian by x from a model by theta."""
         if isinstance(plain, Dense):
             roots = [(one.place, congruence(one.root)) for one in self.spectra if one.root is not None]
             return Dense(congruent(plain.matrix, roots))
         return lambda x: self.original(plain(self.original(x)))
 
     def project(self, x: Array) -> tuple[Array, Derivative]:
-        """Project on K in these coordinates, with the derivative of that."""
+        """Return the projection onto K in these coordinates, and its derivative."""
         result, weights, turns = x.copy(), np.ones(len(x)), []
         for piece in self.intervals:
             here = piece.coordinates
@@ -160,12 +162,12 @@ class Coordinates:
 
 @dataclass(eq=False)
 class Modelled:
-    """A model of f around an iterate, in coordinates in which it is nearly even."""
+    """A model of f around an iterate, in coordinates in which its curvature is nearly even."""
 
     coordinates: Coordinates
     curvature: Corrected
-    largest: float  # about its largest eigenvalue
-    along: Array  # about a vector of that
+    largest: float  # estimate of its largest eigenvalue
+    along: Array  # and of its eigenvector
     plain: LinearMap  # the model in the original coordinates
 
     @classmethod
@@ -175,7 +177,7 @@ class Modelled:
         return cls(new, moved, *largest_eigenvalue(moved, problem.space.dim), model)
 
     def minimised(self, now: Iterate, shift: float) -> Array:
-        """Return about the minimiser over K of the model at an iterate, its eigenvalues moved by a share of the largest."""
+        """Return about the minimiser over K of the model at an iterate, its eigenvalues shifted by a share of the largest."""
         start, gradient = self.coordinates.new(now.theta), self.coordinates.original(now.gradient)
         more = shift * self.largest
         corrected, self.along = largest_eigenvalue(self.curvature, len(start), self.along)
@@ -184,7 +186,7 @@ class Modelled:
         return self.coordinates.original(found)
 
     def decrease(self, now: Iterate, theta: Array, shift: float) -> tuple[float, bool]:
-        """Return by how much the model says that f is smaller at a point, and whether the shift kept that near."""
+        """Return the decrease of f that the model predicts, and whether the shift limited the step."""
         move, slope = self.coordinates.new(theta - now.theta), float(now.gradient @ (theta - now.theta))
         bent = float(move @ self.curvature(move))
         return -slope - 0.5 * bent, shift * self.largest * float(move @ move) > HELD * bent
@@ -196,7 +198,7 @@ class Modelled:
 
 
 def largest_eigenvalue(model: LinearMap, dim: int, start: Array | None = None) -> tuple[float, Array]:
-    """Estimate the largest eigenvalue, a tenth too large, and a vector of it, by power iteration; fewer from a near one."""
+    """Estimate the largest eigenvalue, a tenth too large, and its vector, by power iteration; fewer products from `start`."""
     x = np.random.default_rng(0).normal(size=dim) if start is None else start
     for _ in range(12 if start is None else 4):
         x = model(x / max(float(np.linalg.norm(x)), 1e-300))
@@ -235,8 +237,8 @@ def minimise(coordinates: Coordinates, model: LinearMap, gradient: Array, start:
 def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: float) -> Array:
     """Return the step ``d`` with ``(I - D (I - model/largest)) d = -residual``, D the derivative of the projection.
 
-    With D = V w V' and d = V (sqrt(w) s - rest), rest the turned residual where w is 0, this is ``(sqrt(w) V' model V sqrt(w) /
-    largest + 1 - w) s = sqrt(w) V' model V rest / largest - V' residual / sqrt(w)``.
+    With D = V w V' and d = V (sqrt(w) s - rest), where rest is the rotated residual at w = 0, this is ``(sqrt(w) V' model V
+    sqrt(w) / largest + 1 - w) s = sqrt(w) V' model V rest / largest - V' residual / sqrt(w)``.
     """
     weights = derivative.weights
     root, free = np.sqrt(weights), weights > 0
@@ -255,7 +257,7 @@ def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: f
         system.flat[:: len(system) + 1] += 1 - weights[free] + EXACT
         found[free] = solution(system, target[free])
         return derivative.turned(root * found - rest, back=True)
-    # Where the projection lets coordinates move, the system is about as large as the model is on average: it is scaled by that.
+    # In free coordinates the system is about as large as the model's average: scale it by that.
     probe = np.random.default_rng(0).normal(size=len(target))
     average = float(probe @ model(probe)) / (largest * float(probe @ probe))
     scale = weights * max(average, EXACT) + (1 - weights)
@@ -274,7 +276,7 @@ def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: f
 
 
 def solution(system: Array, target: Array) -> Array:
-    """Solve a symmetric system, which is positive definite but for rounding."""
+    """Solve a symmetric system that is positive definite but for rounding."""
     try:
         factor = scipy.linalg.cho_factor(system, lower=True, check_finite=False)
     except np.linalg.LinAlgError:
@@ -284,7 +286,7 @@ def solution(system: Array, target: Array) -> Array:
 
 @dataclass(eq=False)
 class Models:
-    """The models one after the other: second moments, where losses have that form, then samples, each larger if need be."""
+    """The sequence of models: second moments, if coordinates form a table, then samples, which grow if need be."""
 
     problem: Problem
     plain: Coordinates
@@ -294,7 +296,7 @@ class Models:
     current: Modelled | None = None
 
     def at(self, theta: Array) -> Modelled | None:
-        """Return the model in use, made at a point if there is none; None if none can be made."""
+        """Return the model in use; make one at `theta` if there is none. Return None if this is impossible."""
         if self.current is None:
             made: LinearMap | None = None
             if not self.sampling:
@@ -305,9 +307,9 @@ class Models:
         return self.current
 
     def judge(self, gain: float, right: bool) -> None:
-        """Replace the model where steps are slow; `gain` is the share of the distance that the last one left."""
+        """Replace the model if steps are slow; `gain` is the share of the distance that the last step left."""
         self.slow = self.slow + 1 if gain > SLOW else 0
-        if self.sampling and gain > ANEW and not right:  # else a smaller shift goes farther
+        if self.sampling and gain > ANEW and not right:  # otherwise a smaller shift helps more
             self.current = None
         larger = not self.sampling or self.records < self.problem.batch.size
         if larger and self.slow >= SLOW_STEPS - (not self.sampling):
@@ -319,7 +321,7 @@ class Models:
 
 
 def between(problem: Problem, now: Iterate, found: Iterate) -> Iterate:
-    """Return the point where, by the slopes at both ends, f is least between two points of K; the second end if none tells."""
+    """Return the point between two points of K where their slopes predict the least f; the second point without a minimum."""
     move = found.theta - now.theta
     down, up = float(now.gradient @ move), float(found.gradient @ move)
     if not (down < 0 < up < np.inf):
@@ -329,7 +331,7 @@ def between(problem: Problem, now: Iterate, found: Iterate) -> Iterate:
 
 
 def descend(problem: Problem, plain: Coordinates, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
-    """Step until the certified distance reaches the tolerance, or no step helps any more."""
+    """Take steps until the certified distance reaches the tolerance, or steps no longer help."""
     now, stalled, failed, shift = best, 0, False, 0.0
     models = Models(problem, plain, FOR_EACH * problem.loss.monomials)
     for _ in range(min(max_steps, MOST)):
@@ -338,7 +340,7 @@ def descend(problem: Problem, plain: Coordinates, best: Iterate, tolerance: floa
         model = models.at(now.theta)
         if model is None:
             break
-        if not shift:  # where losses are flat, their model says nothing of how they bend farther on
+        if not shift:  # where losses are flat, their model misses curvature farther on
             largest, least = largest_eigenvalue(model.plain, problem.space.dim)[0], STEEPEST * problem.curvature
             shift = least / largest if largest < least else SHIFT
         theta = problem.feasible.project(model.minimised(now, shift))

@@ -1,4 +1,4 @@
-"""Steps of limited-memory BFGS, and, where there are constraints or kinks, PANOC (Stella and others, CDC 2017, algorithm 1)."""
+"""Limited-memory BFGS steps; with constraints or kinks, PANOC steps (Stella and others, CDC 2017, algorithm 1)."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ from dpconvex.util.summation import RECORD
 
 # Fraction of the predicted decrease that a step must achieve (Armijo), and of the slope that may remain.
 DECREASE, SLOPE = 1e-4, 0.9
-# A model is made where steps do not make the gradient smaller by the last factor, each, and anew of more records where they
-# end; of so many records, and of so many for each monomial, at least.
+# A model is made if steps shrink the gradient by less than the last factor each, and again from more records where steps end.
+# The other two: least records, and least records for each monomial.
 FEWEST, FOR_EACH, FASTER = 4096, 100, 0.3
-FIRST = 3  # Steps before a model: where they begin losses may not bend at all
-PATIENCE = 30  # Steps without a smaller gradient after which rounding is to blame
-# Steps that directions are made of; how often a direction is damped, and by how much.
+FIRST = 3  # Steps before a model: at the start losses may have no curvature
+PATIENCE = 30  # Steps without a smaller gradient from which rounding is the cause
+# Pairs of steps in a direction; dampings of a direction, and their factor.
 PAIRS, DAMPINGS, DAMPING = 40, 5, 0.25
-SHRINKAGE, STALLED = 0.9, 40  # Where differences of values drown in rounding, the residual must shrink; and as PATIENCE
+SHRINKAGE, STALLED = 0.9, 40  # Where rounding hides differences of values, the residual must shrink; and as PATIENCE
 
 
 class Memory:
-    """The last steps and changes of gradient (J. Nocedal, S. Wright, Numerical Optimization, algorithm 7.4)."""
+    """The last steps and their changes of the gradient (J. Nocedal, S. Wright, Numerical Optimization, algorithm 7.4)."""
 
     def __init__(self, size: int = 20, start: LinearMap | None = None) -> None:
         self.pairs: deque[tuple[Array, Array, float]] = deque(maxlen=size)
         self.start = start  # the model that the pairs correct; a multiple of the identity by default
 
     def update(self, step: Array, change: Array) -> None:
-        """Remember a step and the change of the gradient along it, if its curvature is clearly positive."""
+        """Store a step and the change of the gradient along it, if its curvature is clearly positive."""
         inner = float(step @ change)
         if inner > 1e-12 * float(np.linalg.norm(step) * np.linalg.norm(change)):
             self.pairs.append((step, change, inner))
@@ -53,19 +53,19 @@ class Memory:
 
 
 def descend(problem: Problem, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
-    """Step until the certified distance reaches the tolerance, or no step helps any more."""
+    """Take steps until the certified distance reaches the tolerance, or steps no longer help."""
     now, memory, stalled = best, Memory(), 0
-    # Whether models are made; of the last one (or of the start): of how many records, how many steps ago, and the gradient then.
+    # State of models: whether they are made; the last one's records, steps since then, and the gradient's norm at that time.
     modelled, records, since, before = True, 0, 0, float(np.linalg.norm(best.gradient))
     scale = 1.0 / max(before, problem.strong_convexity)
     end = problem.loss.evaluations + max_steps
     while problem.loss.evaluations < end and not problem.reached(best, tolerance) and stalled <= PATIENCE:
         norm = float(np.linalg.norm(now.gradient))
-        passes = 2 * problem.loss.form.forms * min(records / max(problem.batch.size, 1), 1.0)  # that a model costs
+        passes = 2 * problem.loss.form.forms * min(records / max(problem.batch.size, 1), 1.0)  # the cost of a model
         slow = since >= max(FIRST, passes) and norm > before * FASTER**since
         if modelled and (slow or (stalled and since >= passes)):
             now = now if records else best  # steps without a model may have led far away
-            dear = problem.loss.form.forms**0.5 if problem.loss.has_hessian else 1.0  # each form makes a model dearer
+            dear = problem.loss.form.forms**0.5 if problem.loss.has_hessian else 1.0  # forms raise a model's cost
             records = max((4 if stalled else 1) * records, int(max(FEWEST, FOR_EACH * problem.loss.monomials) / dear))
             model = inverse_hessian(problem, now.theta, records)
             modelled = model is not None and problem.loss.has_hessian
@@ -89,7 +89,7 @@ def descend(problem: Problem, best: Iterate, tolerance: float, max_steps: int) -
 
 
 def search(problem: Problem, now: Iterate, direction: Array) -> Iterate | None:
-    """Find a step length that decreases f enough, or None (W. Hager, H. Zhang, SIAM J. Optim. 2005, section 3)."""
+    """Return an iterate that decreases f enough along a direction, or None (W. Hager, H. Zhang, SIAM J. Optim. 2005, sec. 3)."""
     shortest, longest, length = 0.0, np.inf, 1.0
     slope = float(now.gradient @ direction)
     noise = 1e-12 * max(abs(now.value), 1.0)
@@ -112,7 +112,7 @@ def search(problem: Problem, now: Iterate, direction: Array) -> Iterate | None:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """A point, the gradient of f, the proximal-gradient step back to the point, its end, and the forward-backward envelope."""
+    """A point, value and gradient of f, the end of its proximal-gradient step, the residual, the forward-backward envelope."""
 
     theta: Array
     value: float
@@ -130,7 +130,7 @@ def state(problem: Problem, theta: Array, value: float, gradient: Array, lipschi
 
 
 def descend_with_kinks(problem: Problem, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
-    """Step until the certified distance reaches the tolerance, or no step helps any more."""
+    """Take steps until the certified distance reaches the tolerance, or steps no longer help."""
     mu, memory, lipschitz = problem.strong_convexity, Memory(PAIRS), best.lipschitz
     now = state(problem, best.theta, best.value, best.gradient, lipschitz)
     allowed, threshold, least, stalled = problem.distance_allowed, 1.0, np.inf, 0  # the threshold is a share
@@ -147,7 +147,7 @@ def descend_with_kinks(problem: Problem, best: Iterate, tolerance: float, max_st
             best = min(found, best, key=lambda iterate: iterate.distance_bound)
             if problem.reached(best, tolerance) or stalled > STALLED:
                 break
-            # Where this certificate failed, one that is to succeed needs a residual smaller in proportion.
+            # This certificate failed: try the next one when the residual is smaller in proportion.
             threshold = min(threshold / 2, 0.8 * distance / found.distance_bound)
         following, steepest = search_envelope(problem, now, memory, lipschitz)
         if following is None:
@@ -161,7 +161,7 @@ def descend_with_kinks(problem: Problem, best: Iterate, tolerance: float, max_st
 
 
 def search_envelope(problem: Problem, now: State, memory: Memory, lipschitz: float) -> tuple[State | None, float]:
-    """Find a point between both steps that lowers the envelope; None if the gradient turns faster than L allows, and how fast."""
+    """Return a point between both steps with a lower envelope, or None if L is too small, and the gradient's rate of change."""
     residual, length = now.residual, float(np.linalg.norm(now.residual))
     ahead = residual - memory.apply(residual) if memory.pairs else np.zeros_like(residual)
     enough, found, steepest = now.envelope - DECREASE * lipschitz * length**2, None, 0.0

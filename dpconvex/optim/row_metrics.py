@@ -1,4 +1,4 @@
-"""Metrics that make rows of records round, from noisy second moments or counts, or from the declared domain."""
+"""Metrics that precondition rows of records: from noisy second moments, noisy counts, or the declared domain."""
 
 import math
 from dataclasses import dataclass
@@ -17,33 +17,33 @@ from dpconvex.sums.monomials import with_functions
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
-# The part of the squared level of counts by level, and the edge of a moment without noise, next to the records of a level.
+# Share of the squared level for counts by level, and the edge of a moment without noise, next to the records of a level.
 LEVELS, LEVEL_EDGE = 0.06, 1e-6
-ROUNDED_ONE = 1e-3  # How far products with rows of records, which are rounded, are from 1, where these make a constant
-# Squared means of features next to their variance, and the largest variance next to the least: where they are larger, rows are
-# measured in units of the domain first.  What varies less than EMPTY stays as it is.
+ROUNDED_ONE = 1e-3  # Largest error of the products of rounded rows with a vector that make up a constant
+# Squared means of features next to their variance, and the ratio of variances, above which rows are first measured in units of
+# the domain. Features with a smaller variance than EMPTY stay as they are.
 FAR_MEAN, UNEVEN_VARIANCE, EMPTY = 5.0, 30.0, 1e-9
-MAX_ROWS = 2**12  # Rows of a matrix that is made beside the second moment's
-# Records drawn from the domain for each combination of labels, at least and at most; their scores, at most; and the numbers of
-# rows that are made at a time.
+MAX_ROWS = 2**12  # Most rows of a further matrix beside the second moment
+# Records drawn from the domain for each combination of labels, at least and at most; most scores; numbers of rows that are
+# computed at a time.
 LEAST_SAMPLES, SAMPLES, MAX_SCORES, NUMBERS = 4, 512, 2**20, 2**22
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A noisy second moment in its eigenvectors: how much of it is kept, and the matrix that makes rows round."""
+    """A noisy second moment in its eigenvectors: the signal in each direction, and the matrix that preconditions rows."""
 
-    signal: Array  # shape (rows,): the part of each direction that is not noise
-    root: Array  # shape (rows,): of the second moment with the ridge, by direction
+    signal: Array  # shape (rows,): the share of each direction that is not noise
+    root: Array  # shape (rows,): roots of the second moment plus the ridge, by direction
     vectors: Array
-    denoised: Array  # shape (rows,): as `signal`, where eigenvalues that noise hides share what is left of the trace
-    base: Array | None = None  # What rows are multiplied by first
+    denoised: Array  # shape (rows,): `signal`, where eigenvalues within the noise share the rest of the trace
+    base: Array | None = None  # A first matrix for rows, if any
 
     @classmethod
     def of(
         cls, moment: Array, edge: float, part: float, most: float, denoised: bool = False, base: Array | None = None
     ) -> "Metric":
-        """Read a moment with a ridge, a part of the edge of its noise, and one to so many effective directions."""
+        """Return the metric of a moment, with a ridge as a part of its noise's edge, and at most `most` effective directions."""
         values, vectors = np.linalg.eigh(moment)
         likely, ridge = revealed(values, edge), part * edge
         kept = likely if denoised else np.maximum(values, 0.0)
@@ -63,15 +63,15 @@ class Metric:
 
 
 def revealed(values: Array, edge: float) -> Array:
-    """Return the eigenvalues of a noisy moment, less what noise adds: those in its range share the rest of the trace."""
-    clear = np.sqrt(np.maximum(values - edge, 0.0)) * np.sqrt(np.maximum(values + edge, 0.0))  # By noisy eigenvectors
-    seen = max(float(values.sum()), edge / math.sqrt(2))  # Of a trace no less is known than its deviation
+    """Return the eigenvalues of a noisy moment without the noise's part; those within the noise share the rest of the trace."""
+    clear = np.sqrt(np.maximum(values - edge, 0.0)) * np.sqrt(np.maximum(values + edge, 0.0))  # For noisy eigenvectors
+    seen = max(float(values.sum()), edge / math.sqrt(2))  # A trace is known to its deviation at best
     rest = max(seen - float(clear.sum()), 0.0) / max(int((clear == 0).sum()), 1)
     return np.maximum(clear, rest)
 
 
 def level_metric(looks: PrivateLooks, level: float, size: float, ridge: float, most: float) -> Metric:
-    """Return the metric of rows that say a record's level alone: of their second moment, only how many each level has is open."""
+    """Return the metric of rows that encode a record's level alone: only the number of records of each level is unknown."""
     moment, deviation = looks.second_moment(level)
     count = len(moment) - bool(looks.constant)
     told, usual = np.diag(moment)[:count], size / count
@@ -81,7 +81,7 @@ def level_metric(looks: PrivateLooks, level: float, size: float, ridge: float, m
     known = (rows.T * counts) @ rows
     if not looks.constant:
         return Metric.of(known, LEVEL_EDGE * usual, ridge, most)
-    # Nothing is seen along what the constant and all levels say alike: it comes last, and counts for nothing.
+    # The constant and all levels together are one direction that no row distinguishes: it comes last, with weight 0.
     alike = np.append(np.full(count, looks.constant), -1.0)
     largest = 2 * float(np.trace(known))
     found = Metric.of(known + largest * np.outer(alike, alike) / (alike @ alike), LEVEL_EDGE * usual, ridge, most)
@@ -90,7 +90,7 @@ def level_metric(looks: PrivateLooks, level: float, size: float, ridge: float, m
 
 
 def with_constant(scores: LinearScores, batch: Batch) -> LinearScores:
-    """Return scores with a constant, where rows of levels make one."""
+    """Return scores with a constant, if rows of levels add up to one."""
     if scores.has_constant or scores.is_shared or scores.shape[1] > 1:
         return scores
     rows = dense(flattened(batch.fields[scores.name][:])).astype(float)[:, scores.features]
@@ -99,7 +99,7 @@ def with_constant(scores: LinearScores, batch: Batch) -> LinearScores:
 
 
 def records_of_domain(form: LossForm, scores: LinearScores) -> tuple[LinearScores, Batch, bool]:
-    """Return records drawn in their domain, as many of each label, scores of their rows, and whether these say a level alone."""
+    """Return scores, records drawn from the domain (equally many of each label), and whether rows encode a level alone."""
     record = form.template.record
     count = len(record.combinations)
     each = max(min(SAMPLES, NUMBERS // max(len(scores.features), 1)), 64)
@@ -117,7 +117,7 @@ def records_of_domain(form: LossForm, scores: LinearScores) -> tuple[LinearScore
 
 @dataclass(frozen=True, eq=False)
 class DomainMetric:
-    """A metric of rows of (x, 1), and how long these are in it."""
+    """A metric of rows of (x, 1), and their largest norm in it."""
 
     matrix: Array  # shape (rows, rows)
     longest: float
@@ -130,7 +130,7 @@ class DomainMetric:
 
     @classmethod
     def of(cls, batch: Batch, scores: LinearScores) -> "DomainMetric | None":
-        """Return it from records of the domain, which `on_grid` made; None if rows are about round as they are."""
+        """Return the metric from a domain sample made by `on_grid`; None if rows are about round already."""
         rows = ExactRows.of(scores)
         if rows.count > MAX_ROWS:
             return None
@@ -141,7 +141,7 @@ class DomainMetric:
         moving = spread > EMPTY * (means**2 + spread).max(initial=0.0)
         wide = spread[moving]
         far = (means[moving] ** 2 > FAR_MEAN * wide).any()
-        # Products of features are shorter than these, and stay so.
+        # Products of features are shorter than the features.
         uneven = scores.monomials is None and wide.max(initial=0.0) > UNEVEN_VARIANCE * wide.min(initial=np.inf)
         if not (far or uneven):
             return None
@@ -154,11 +154,11 @@ class DomainMetric:
 
     @classmethod
     def of_shared(cls, batch: Batch, rows: ExactRows) -> "DomainMetric | None":
-        """Return it where a record has several rows: in the eigenvectors of their second moment."""
+        """Return the metric for records with several rows, in the eigenvectors of their second moment."""
         column, step = batch.fields[rows.name][:], max(NUMBERS // (rows.count * rows.each), 1)
         parts = (rows.read(column[start : start + step]) for start in range(0, batch.size, step))
         values, vectors = np.linalg.eigh(sum(part.T @ part for part in parts) / batch.size)
-        seen = values > EMPTY * values[-1]  # Along others, as along equal changes of all levels, no row differs
+        seen = values > EMPTY * values[-1]  # No row differs along the others, such as along equal changes of all levels
         if values[-1] < UNEVEN_VARIANCE * values[seen].min():
             return None
         matrix = vectors.T / np.sqrt(np.where(seen, values, values[-1]))[:, None]
@@ -166,12 +166,12 @@ class DomainMetric:
 
 
 def in_natural_units(record: Record) -> list[str]:
-    """Return the names of vectors in boxes whose entries have units of their own, or lie far from 0."""
+    """Return the names of vectors in boxes with entries in units of their own, or far from 0."""
     found = []
     for name, box in record.continuous.items():
         if isinstance(box, Box) and box.shape:
             lower, upper = (np.ravel(end) for end in (box.lower, box.upper))
-            spread, square = (upper - lower) ** 2 / 12, (upper + lower) ** 2 / 4  # of what is even in the box
+            spread, square = (upper - lower) ** 2 / 12, (upper + lower) ** 2 / 4  # of uniform values in the box
             moving = spread > 0
             uneven = spread.max() > UNEVEN_VARIANCE * spread[moving].min(initial=np.inf)
             found += [name] if uneven or (square > FAR_MEAN * spread)[moving].any() else []
@@ -179,7 +179,7 @@ def in_natural_units(record: Record) -> list[str]:
 
 
 def longest(matrix: Array, batch: Batch, rows: ExactRows) -> float:
-    """Return how long a matrix makes all rows of a record, at most."""
+    """Return the largest norm of ``matrix @ row``, over all rows of a record together, among these records."""
     factor = 2.0**MATRIX_BITS / float(np.abs(matrix).max())
     lengths = Leverage(rows, np.rint(matrix * factor))(batch.fields[rows.name])
     return float(lengths.max()) * rows.grid / factor

@@ -1,4 +1,4 @@
-"""The steps of `NoisyFrankWolfe`, post-processing: which vertices are asked for, and what is made of those that were chosen."""
+"""Steps of `NoisyFrankWolfe`, postprocessing: the choice of vertices, and adaptive steps on their hull."""
 
 import math
 from dataclasses import replace
@@ -16,20 +16,20 @@ from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
 
-# Parts of the squared level: of the constant, of lengths of slopes, and of the choices; the steps have the rest.
+# Shares of the squared level: the constant, the lengths of slopes, and the choices; the steps have the rest.
 CONSTANT_SHARE, LENGTHS_SHARE, CHOICES_SHARE = 0.05, 0.04, 0.55
-# Bins of slopes' lengths, down from so many of the largest, each so many times as long as the next.
+# Bins of slopes' lengths: their number, the last edge next to the largest length, and the ratio of edges.
 SLOPE_BINS, LARGEST, FINER = 64, 2.0, 2**0.25
-COUNT_DEVIATIONS = 3.0  # By how many deviations of the noise a count stands out
+COUNT_DEVIATIONS = 3.0  # Deviations of the noise by which a count must exceed 0
 PROJECTED = 500  # Steps of the quadratic program at the end
 
 
 def descend_on_vertices(
     fit: Fit, looks: VertexLooks, batch: Batch, people: Indices | None, form: LossForm, vertices: int
 ) -> Array:
-    """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
+    """Return the parameters after the last step, in coordinates, shape (dim,)."""
     scores, size, widest = looks.scores, fit.size, float(looks.scores.feature_bounds.max())
-    public = replace(fit.public, metric=None)  # of all features, of which few are taken
+    public = replace(fit.public, metric=None)  # it is for all features, but few are chosen
     features, left = len(scores.features), 1 - LENGTHS_SHARE - CHOICES_SHARE
     reach, plain = vertex_reach(form), simplex_center(form)[scores.indices] * scores.scale
 
@@ -57,7 +57,7 @@ def descend_on_vertices(
 
 
 def simplex_center(form: LossForm) -> Array:
-    """Return the mean of the vertices of simplices, and 0 elsewhere, shape (dim,)."""
+    """Return the mean vertex of each simplex, and 0 for other coordinates, shape (dim,)."""
     start = np.zeros(form.space.dim)
     for piece in form.feasible.pieces:
         if isinstance(piece, AxisHull) and piece.is_facet:
@@ -66,7 +66,7 @@ def simplex_center(form: LossForm) -> Array:
 
 
 def usual_length(looks: VertexLooks, table: Array, level: float, largest: float, size: float) -> float:
-    """Return a length that about half of the records' slopes, times their largest entries, do not exceed."""
+    """Return about the median of records' slopes times their largest entries."""
     edges = LARGEST * largest * FINER ** np.arange(1 - SLOPE_BINS, 1, dtype=float)
     counts = looks.look(table, edges=edges, histogram_level=level).histogram.sum(axis=0)
     counts = np.where(counts > COUNT_DEVIATIONS * looks.deviation_of_counts(level), counts, 0.0)
@@ -76,7 +76,7 @@ def usual_length(looks: VertexLooks, table: Array, level: float, largest: float,
 
 
 def hull_stretch(theta: Array, form: LossForm) -> float:
-    """Return how many times as long as in K parameters are, at least 1: divided by that, they tell classes apart as before."""
+    """Return the factor, at least 1, by which parameters exceed K: divided by it, they separate classes as before."""
     times = 1.0
     for piece in form.feasible.pieces:
         if isinstance(piece, AxisHull) and not piece.is_facet:
@@ -87,7 +87,7 @@ def hull_stretch(theta: Array, form: LossForm) -> float:
 
 
 def minimise_on_hull(theta: Array, block: Array, form: LossForm, places: Indices, size: float) -> Array:
-    """Minimise a quadratic model about a point, with the regularizer, on the hull of the chosen vertices; shape (dim,)."""
+    """Return the minimiser of a quadratic model plus the regularizer on the hull of the chosen vertices, shape (dim,)."""
     public = as_quadratic(form.template.regularizer, form.space)
     assert public is not None
     pieces = [along_coordinates(piece, places) for piece in form.feasible.pieces]
@@ -106,7 +106,7 @@ def minimise_on_hull(theta: Array, block: Array, form: LossForm, places: Indices
 
 
 def along_coordinates(piece: ConvexSet, places: Indices) -> ConvexSet:
-    """Return the hull of those vertices of a piece that lie along some coordinates."""
+    """Return the hull of the vertices of a piece along some coordinates."""
     if not isinstance(piece, AxisHull):
         return piece
     kept = np.isin(piece.coordinates, places)
