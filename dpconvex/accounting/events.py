@@ -192,8 +192,7 @@ class Hull:
     lengths: tuple[float, ...] | None = None  # norms of the vertices other than 0, if known
     counts: tuple[float, ...] | None = None  # number of vertices with each norm
     # If the first record's loss depends on one margin: its largest slopes upward and downward, the smallest slope, and
-    # for logistic losses curvature over modulus, otherwise 0.  `behind`: norms of the second record's vertices, repeated
-    # by multiplicity.
+    # for logistic losses curvature over modulus, otherwise 0.  `behind`: norms of the second record's vertices, with repeats.
     slopes: tuple[float, float, float, float] | None = None
     behind: tuple[float, ...] | None = None
 

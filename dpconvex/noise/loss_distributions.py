@@ -1,7 +1,6 @@
 """Privacy loss distributions (PLDs) on a grid, and their convolution: for Poisson samples and non-adaptive composition.
 
-Convolutions are Fourier transforms of probabilities times ``exp(theta loss)``; bounds include all rounding (docs/theory.md,
-section 8).
+Convolutions are Fourier transforms of tilted probabilities; bounds include all rounding (docs/theory.md, section 8).
 """
 
 import math

@@ -1,7 +1,6 @@
 """Privacy profiles, the smallest delta for each epsilon: by quadrature, and as tables.
 
-A table bounds the convex ``H(a) = sup_S P(S) - a Q(S)`` at points, between them, and by symmetry for a < 1 (docs/theory.md,
-section 20).
+A table bounds the convex ``H(a) = sup_S P(S) - a Q(S)`` at points, between them, and for a < 1 (docs/theory.md, section 20).
 """
 
 import math
