@@ -1,4 +1,4 @@
-"""Adaptive preconditioned steps: any loss, without a bound on it, by Gaussian queries (docs/theory.md, theorem 8.9)."""
+"""Adaptive preconditioned steps for any loss, without a bound on it, by Gaussian queries (docs/theory.md, theorem 8.9)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -57,7 +57,7 @@ class AdaptiveSteps(ForUnits):
         COUNT.or_none.check("AdaptiveSteps", rounds=self.rounds)
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Divide the level of the Gaussian mechanism for (epsilon, delta) among the queries; no data are touched."""
+        """Calibrate the level of all Gaussian queries to (epsilon, delta); no data are read."""
         check_delta(privacy, "Gaussian noise on steps", "use ObjectivePerturbation")
         count, level = analysis.form.space.dim, total_level(privacy)
         settings = {"level": level} | ({} if self.rounds is None else {"rounds": float(self.rounds)})
@@ -82,22 +82,22 @@ class AdaptiveSteps(ForUnits):
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: object) -> Array:
-        """Raise: `dp.solve` takes the steps."""
+        """Raise `TemplateError`: `dp.solve` takes the steps."""
         raise TemplateError(f"{type(self).__name__}: use dp.solve.")
 
     def chosen(self, form: LossForm, privacy: Privacy, level: float, size: int) -> dict[str, float]:
-        """Return further settings, from public numbers."""
+        """Return further settings of the certificate, from public numbers."""
         return {}
 
 
 def tells_classes(form: LossForm, inside: tuple[str, ...] = ()) -> bool:
-    """Say whether losses take nothing but one field, or those inside of scores, and labels."""
+    """Return whether losses read labels and either a single field or only the fields of scores (`inside`)."""
     read = {field.name for loss in form.losses for field in loss.fields} - {WEIGHT}
     return bool(form.template.record.discrete) and (len(read) == 1 or read <= {*inside})
 
 
 def total_level(privacy: Privacy) -> float:
-    """Return the level of all queries together, rounded down."""
+    """Return the GDP level of all queries together, rounded down."""
     delta = privacy.delta - grid_loss(privacy.epsilon)
     if not delta > 0:
         why = "adaptive steps: what noise on integers loses is no part of so small a delta"

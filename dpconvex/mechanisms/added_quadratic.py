@@ -1,4 +1,4 @@
-"""How much strong convexity to add, chosen without the data, and what mechanisms that minimise ask of the regularizer."""
+"""The added strong convexity, chosen without the data, and the conditions of minimisers on the regularizer."""
 
 import math
 from collections.abc import Callable
@@ -14,37 +14,37 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arguments import number
 from dpconvex.util.runtime import once
 
-# How far minimisers move leaves where all gradients together, times the dimension of the noise, are `SIGNAL` times as long as it:
-# a margin, a hinge in units of the constant in its leaf, a leaf that follows a target in units of its range.
-# More with more records, or a larger dimension, by a power.
+# Movement of leaves by minimisers at a signal of `SIGNAL` (all gradients together, times the noise's dimension, over the
+# noise): of a margin, of a hinge in units of its constant, of a leaf that follows a target in units of its range. It grows with
+# the signal by the power `GROWTH`.
 MARGIN, HINGE, FOLLOWED, SIGNAL, GROWTH = 8.0, 3.0, 0.45, 30.0, 0.3
-# Leaves of these have a scale of their own, whatever constant is in them.
+# Leaves of these atoms have their own scale, whatever their constants are.
 EXPONENTIAL = {EXP, LOGISTIC, LOG_SUM_EXP, NEG_LOG_NORMCDF}
-LARGEST_LOG = 500.0  # Its exponential is a number
-NEGLIGIBLE = 1e-9  # A quadratic whose slope on K is this part of all losses'
-SMALLEST = 1e-100  # A set of one point has a radius, too, that can be divided by
-CANCELLED = 1e-9  # A row that is shorter than this part of the longest is what rounding left of terms that cancel
-# Steps of the logarithm of mu that are tried before the best of them is refined.
+LARGEST_LOG = 500.0  # The exponential of this does not overflow
+NEGLIGIBLE = 1e-9  # Slope of the added quadratic on K, next to the slope of all losses
+SMALLEST = 1e-100  # A set with a single point gets this radius, so that divisions succeed
+CANCELLED = 1e-9  # A row below this fraction of the longest is rounding error of terms that cancel
+# Steps of log(mu) that are tried before the best one is refined.
 STEPS = np.concatenate([[0.0], np.geomspace(1e-2, 30.0, 15)])
-# Above the logarithms of all numbers, and a number itself, so that a search can step on it.
+# Larger than all logarithms of numbers, and finite, so that a search can continue.
 HOPELESS = 1e3
-LARGEST = 1e300  # Options beyond this are not numbers to compute with
+LARGEST = 1e300  # Larger options are rejected
 ADDED = number("finite and not negative", lambda value: 0 <= value <= LARGEST).or_none
 GUESS = number("finite and positive", lambda value: 0 < value <= LARGEST).or_none
 
 
 @once
 def reference_radius(analysis: Analysis) -> float:
-    """Return a guess of the norm of a good answer from public numbers, the same for every mechanism.
+    """Return a guess of the norm of a good answer, from public numbers, the same for every mechanism.
 
-    Lengths in leaf space become lengths of parameters by the longest row of `A_z`, whatever losses are multiplied with.
+    Lengths of leaves become lengths of parameters by the longest row of `A_z`, regardless of factors of the loss.
     """
     form, norm = analysis.form, np.concatenate(analysis.gram.row_lengths)
     offsets = list(map(analysis.offset_range, form.every_leaf))
     low, high = (np.concatenate(ends) for ends in zip(*offsets, strict=True))
     moves = norm > CANCELLED * norm.max(initial=0.0)
     low, high, norm = low[moves], high[moves], norm[moves]
-    spread = high - low > CANCELLED * (abs(low) + abs(high))  # else it is what rounding left
+    spread = high - low > CANCELLED * (abs(low) + abs(high))  # otherwise it is rounding error
     scaled = any(node.variables and node.atom in EXPONENTIAL for node in postorder(form.losses))
     alone = MARGIN if scaled else np.where(abs(low) > CANCELLED, HINGE * abs(low), MARGIN)
     length = np.where(spread, FOLLOWED * (high - low), alone) / norm
@@ -52,7 +52,7 @@ def reference_radius(analysis: Analysis) -> float:
 
 
 def minimiser_radius(analysis: Analysis, size: int, noise: float, dimension: int) -> float:
-    """Return a guess of the norm of the minimiser under noise of that size and dimension on the sum of gradients."""
+    """Return a guess of the minimiser's norm, for noise of this size and dimension on the sum of gradients."""
     signal = size * analysis.gradient_bound * dimension / max(noise, SMALLEST)
     growth = (signal / SIGNAL) ** GROWTH
     return max(min(reference_radius(analysis) * growth, analysis.form.feasible.norm_bound), SMALLEST)
@@ -92,7 +92,7 @@ def best_added(
 
 
 def least_added(analysis: Analysis, size: int) -> float:
-    """Return a modulus that hardly moves an answer, where a regularizer has none and K is bounded; else 0."""
+    """Return a modulus that hardly moves an answer, if the regularizer has modulus 0 and K is bounded; otherwise 0."""
     bound = analysis.form.feasible.norm_bound
     if analysis.modulus > 0 or not math.isfinite(bound):
         return 0.0
@@ -100,7 +100,7 @@ def least_added(analysis: Analysis, size: int) -> float:
 
 
 def check_strong_convexity(analysis: Analysis, added: float | None) -> None:
-    """Refuse a regularizer of modulus 0, and say in which variables and why, unless a quadratic is added or K is bounded."""
+    """Raise `NotPrivate` for a regularizer of modulus 0, unless a quadratic is added or K is bounded."""
     if analysis.modulus > 0 or added or (added is None and analysis.form.feasible.bounded):
         return
     regularizer = analysis.form.template.regularizer

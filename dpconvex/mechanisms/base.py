@@ -1,4 +1,4 @@
-"""What every mechanism can do: prove itself private on an analysed template, or say why not; and the steps that proofs share."""
+"""The protocols of mechanisms and of the data that they read, and steps that several proofs share."""
 
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -17,7 +17,7 @@ from dpconvex.util.runtime import once
 
 
 class Engine(Protocol):
-    """Exact minimisers and gradients of the data, which a mechanism may ask for.  The answers are not private by themselves."""
+    """Exact minimisers and gradients of the data, for mechanisms.  The answers alone are not private."""
 
     def minimise(self, strong_convexity: float, tolerance: float, **parts: Any) -> Array:
         """Return a point within `tolerance` of the minimiser in sum form; `parts` are `smoothing`, `added` and `linear`, or 0."""
@@ -31,7 +31,7 @@ class Engine(Protocol):
     def records(self) -> int: ...
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
-        """Return the sum of the (`chosen`) records' gradients, each scaled to a norm of at most `clip`, shape (dim,)."""
+        """Return the sum of the (`chosen`) records' gradients, each clipped to the norm `clip`, shape (dim,)."""
         ...
 
     def public_gradient(self, theta: Array) -> Array:
@@ -43,19 +43,19 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """A small frozen description of a theorem's noise; `verify` accepts one of your own, too."""
+    """A frozen description of a mechanism and its theorem; `verify` also accepts your own."""
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Check the theorem's conditions and calibrate the noise for a public (or nominal) number of records, or refuse."""
+        """Check the theorem's conditions and calibrate the noise for a public (or nominal) number of records; otherwise raise."""
         ...
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-        """Draw the noise and compute the private answer, in coordinates, shape (dim,)."""
+        """Draw the noise and return the private answer, in coordinates, shape (dim,)."""
         ...
 
 
 class ForUnits:
-    """Mark a mechanism whose guarantee covers people with several rows; others are refused for these."""
+    """Base of mechanisms that also protect people with several records; all other mechanisms raise for these."""
 
     units: ClassVar[bool] = True
 
@@ -82,7 +82,7 @@ def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Deri
 
 
 def of_unit(privacy: Privacy) -> str:
-    """Say what a person's rows make of a sensitivity."""
+    """Return the part of a proof that explains the sensitivity for a person's rows."""
     if privacy.most == 1:
         return ""
     if privacy.keep == "weights":
@@ -100,7 +100,7 @@ def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation
 
 @once
 def declared_constants(analysis: Analysis) -> tuple[str, ...]:
-    """Return a sentence for each user's atom whose constants were declared and not derived."""
+    """Return one sentence for each atom of the user with declared constants, which are not derived."""
     nodes = postorder(analysis.form.template.losses)
     names = {node.option("declaration").name for node in nodes if node.atom is DECLARED}
     return tuple(

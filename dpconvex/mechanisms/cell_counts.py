@@ -1,4 +1,4 @@
-"""Noisy counts of records in public cells: integer noise for all that one person moves of them (docs/theory.md, section 21)."""
+"""Noisy counts of records in public cells, with integer noise for all records of a person (docs/theory.md, section 21)."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,9 +12,9 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array, Indices
 
-STEPS = 2**20  # Records that are weighted, or shared by knots, count in whole steps of this part of one
-# Where scores and probabilities are cut, probabilities of the label itself, and mean probabilities to survive; knots for
-# residuals, in parts of the label's range, and, more roughly, by the cell of the prediction; for the label; and for deviances.
+STEPS = 2**20  # Weighted records, and records between two knots, count in multiples of 1 / STEPS
+# Cuts of scores and probabilities, of probabilities of the true label, and of mean survival probabilities. Knots for residuals,
+# in parts of the label's range; coarser ones by cell of the prediction; knots for labels and deviances.
 SCORES = (0.003, 0.015, 0.05, *(k / 10 for k in range(1, 10)), 0.95, 0.985, 0.997)
 LIKELY = (0.001, 0.003, 0.01, 0.03, *(k / 10 for k in range(1, 10)), 0.95, 0.99)
 ALIVE = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)
@@ -22,45 +22,45 @@ BESIDE = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 RESIDUALS = (*(-far for far in BESIDE[::-1]), 0.0, *BESIDE)
 ROUGHLY = (-1.0, -0.5, -0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PREDICTIONS = (0.2, 0.4, 0.6, 0.8)
-SQUARED = "residuals", "targets"  # Shared so that means of squares are exact
-ROOTS = "deviance", "counts"  # Of deviances the roots are lengths, and counts have longer tails than residuals
-CENTRES = tuple(k / 16 for k in range(17))  # Knots by which the middle of the labels is found first,
-CENTRING = 0.125  # ... from this share of the guarantee
+SQUARED = "residuals", "targets"  # Shared between knots so that means of squares are exact
+ROOTS = "deviance", "counts"  # Roots of deviances are lengths, and counts have longer tails than residuals
+CENTRES = tuple(k / 16 for k in range(17))  # Knots for the first search of the middle of the labels,
+CENTRING = 0.125  # ... with this share of the guarantee
 DEVIANCES = (0.0, *(2.0**-k for k in range(12, -1, -1)))
-PARTS = 64.0  # Of the largest target, for positive targets that are no whole numbers
-FINE, RATIO = 8, 1.25  # Counts up to the first number have a knot each; beyond, each knot is larger by this factor
-# Weights of tables by default, and tables of what is asked for alone.
+PARTS = 64.0  # Knots per largest target, for positive targets that are not integers
+FINE, RATIO = 8, 1.25  # Each count up to FINE has a knot; each further knot is larger by RATIO
+# Default weights of tables, and tables for a single requested measure.
 KINDS = "probabilities", "scores", "labels", "numbers", "survival"
 DEFAULTS = {"labels": {"error": 4, "labels": 1}, "numbers": {"residuals": 2, "by_prediction": 1, "targets": 1}}
-ALONE = {  # By the kind, and what is asked for
+ALONE = {  # By kind and measure
     ("labels", "error"): ("error",),
     ("labels", "mistakes"): ("error",),
     ("numbers", "error"): ("residuals",),
     ("numbers", "mistakes"): ("error",),
     ("numbers", "deviance"): ("deviance", "counts"),
 }
-FAINT = 2.0**-10  # The smallest prediction of a count, in parts of the largest count, of which a deviance is computed
-# Of the tails of squares, and of roots: from which part of the way to a knot records count as beyond it, as those before it are
-# shared with it; and the largest part of a power in what they fall by.  The least is SLOWER.
+FAINT = 2.0**-10  # Smallest prediction of a count with a deviance, in parts of the largest count
+# For tails of squares, and of roots: the fraction of the way to a knot from which records count as beyond it; and the largest
+# weight of a power law in their decay. The least weight is SLOWER.
 TAILS, SLOWER = ((0.5, 0.95), (0.0, 0.75)), 0.1
-CLEAR = 3.0  # Deviations of the noise that the number of records beyond a knot, or in a cell, must exceed
+CLEAR = 3.0  # Deviations of the noise by which a count beyond a knot, or in a cell, must exceed 0
 
 
 @dataclass(frozen=True)
 class Cells:
-    """The public cells of an evaluation: a record lies in one of every table, and of one group, or is shared by two knots."""
+    """The public cells of an evaluation. A record is in one group and one cell of each table, or between two knots."""
 
-    # "probabilities" or "scores" of the second of two labels, right and wrong "labels", "numbers", or "survival" in intervals
+    # "probabilities" or "scores" of the second of two labels, correct and wrong "labels", "numbers", or "survival" in intervals
     kind: str
-    cuts: tuple[float, ...] = SCORES  # of scores between 0 and 1; of survival, of mean probabilities to survive
+    cuts: tuple[float, ...] = SCORES  # of scores between 0 and 1; for survival, of mean survival probabilities
     labels: int = 2  # or intervals
     groups: int = 1
-    likelihood: bool = False  # whether probabilities of the records' own labels are counted, too
+    likelihood: bool = False  # whether probabilities of the true labels are also counted
     known: bool = False  # whether the number of records is public, and there are no groups
-    measures: tuple[str, ...] = ()  # which were asked for alone
-    upper: float = 1.0  # the largest label, up to which counts have knots; parts of the range have PARTS
-    whole: bool = True  # whether counts are whole numbers, which lie on knots
-    centre: float | None = 0.5  # from which labels are measured, in parts of their range; None to find it
+    measures: tuple[str, ...] = ()  # requested alone; empty for all
+    upper: float = 1.0  # the largest label with knots of counts; PARTS divide this range
+    whole: bool = True  # whether counts are integers, which lie on knots
+    centre: float | None = 0.5  # origin of labels, in parts of their range; None to find it
 
     def __post_init__(self) -> None:
         known = self.kind in KINDS and math.isfinite(self.upper) and self.groups > 0
@@ -68,7 +68,7 @@ class Cells:
 
     @cached_property
     def weights(self) -> dict[str, int]:
-        """Of each table, the whole weight with which its counts are released."""
+        """The integer weight of each table, with which its counts are released."""
         if self.centre is None:
             return {"centre": 1}
         if not self.measures:
@@ -79,7 +79,7 @@ class Cells:
 
     @cached_property
     def tables(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the tables of one group."""
+        """The shapes of the tables of one group."""
         scores = len(self.cuts) + 1
         shapes = {
             "error": (2,),
@@ -93,7 +93,7 @@ class Cells:
 
     @cached_property
     def knots(self) -> dict[str, tuple[float, ...]]:
-        """Of each table of numbers, the knots by which records are shared."""
+        """The knots of each table of numbers, between which records are shared."""
         low = -(self.centre or 0.0)
         targets = low, *(knot for knot in RESIDUALS if low < knot < 1 + low), 1 + low
         known = {"error": (0.0, 1.0), "residuals": RESIDUALS, "by_prediction": ROUGHLY, "targets": targets}
@@ -101,12 +101,12 @@ class Cells:
 
     @cached_property
     def rulers(self) -> dict[str, tuple[float, ...]]:
-        """Places of the knots by which a number is shared, or its square with its sign."""
+        """The knots on the scale of sharing: the number itself, or its signed square."""
         return {name: tuple(k * abs(k) for k in own) if name in SQUARED else own for name, own in self.knots.items()}
 
     @cached_property
     def count_knots(self) -> tuple[float, ...]:
-        """Knots of counts: whole numbers, and beyond some a fixed ratio apart."""
+        """The knots of counts: integers, and then numbers in a fixed ratio."""
         several = math.ceil(math.log(max(self.upper / FINE, 1.0)) / math.log(RATIO))
         knots = (*range(FINE + 1), *(FINE * RATIO**k for k in range(1, several + 1)))
         return (*(float(knot) for knot in knots if knot < self.upper), self.upper)
@@ -118,28 +118,28 @@ class Cells:
 
     @property
     def released(self) -> dict[str, slice]:
-        """The cells of each table whose counts are released: of right and wrong, where the whole is public, the wrong alone."""
+        """The cells of each table with released counts; only the wrong ones, if the number of records is public."""
         return {name: slice(int(name == "error" and self.known), None) for name in self.tables}
 
     @property
     def noisy(self) -> int:
-        """The number of counts that are released."""
+        """The number of released counts."""
         return self.groups * sum(math.prod(self.tables[name]) - own.start for name, own in self.released.items())
 
     @property
     def edges(self) -> Array:
-        """The edges of cells of scores, or of likelihoods."""
+        """The edges of the cells of scores, or of likelihoods."""
         return np.array([0.0, *(LIKELY if self.kind == "labels" else self.cuts), 1.0])
 
     def steps(self, privacy: Privacy) -> int:
-        """Return what one record adds to counts: 1, or steps, if it is weighted or shared by two knots."""
+        """Return the number of steps that one record adds: 1, or `STEPS` if records are weighted or shared by two knots."""
         return STEPS if privacy.keep == "weights" or self.kind == "numbers" else 1
 
     def sensitivity(self, privacy: Privacy) -> int:
-        """Return how far one person moves all sums together, in absolute values, in steps.
+        """Return the L1 sensitivity of all released sums together, for one person, in steps.
 
-        A record adds the weight of each table to one cell of it.  One that is replaced leaves that cell for another one, and the
-        number of a person's records may change.
+        A record adds each table's weight to one cell.  A replaced record leaves this cell for another one, and the number of a
+        person's records may change.
         """
         come = sum(self.weights.values())
         stay = sum(weight * self.released[name].start for name, weight in self.weights.items())
@@ -147,25 +147,25 @@ class Cells:
         return one * int(privacy.person.weight) * self.steps(privacy)
 
     def noise(self, privacy: Privacy) -> IntegerNoise:
-        """Return the noise on every count, which makes all of them epsilon-private, together with those that found the centre."""
+        """Return the noise on every count: together with the counts that found the centre, all counts are epsilon-private."""
         epsilon = privacy.epsilon * (CENTRING if self.centre is None else 1.0)
         if "targets" in self.tables:
             epsilon = math.nextafter((1 - CENTRING) * epsilon, 0.0)
         return replace(laplace_count(epsilon, self.sensitivity(privacy)), dimension=self.noisy)
 
     def deviation(self, scale: float) -> float:
-        """Return the standard deviation of the noise on the sum of all counts of the first table."""
+        """Return the standard deviation of the noise on the sum of the first table's counts."""
         name, own = next(iter(self.released.items()))
         size = self.groups * (math.prod(self.tables[name]) - own.start)
         return scale / self.weights[name] * math.sqrt(2 * size)
 
     def sums(self, counts: dict[str, Indices]) -> Array:
-        """Return the weighted counts that are released, without noise, those of all groups one after the other."""
+        """Return the weighted counts to release, without noise, group after group."""
         parts = (self.weights[k] * counts[k].reshape(self.groups, -1)[:, own] for k, own in self.released.items())
         return np.concatenate([part.ravel() for part in parts]).astype(float)
 
     def middle(self, sums: Array) -> float:
-        """Return about the median of labels, as the mean of those near it, from their noisy numbers at `CENTRES`."""
+        """Return about the median label from noisy counts at `CENTRES`, as the mean of the knots nearest to it."""
         found = on_simplex(sums[None], np.maximum(sums.sum(keepdims=True), 1.0))[0]
         below = np.cumsum(found) - found / 2
         best = int(np.argmin(np.abs(below - found.sum() / 2)))
@@ -175,7 +175,7 @@ class Cells:
     def estimates(
         self, sums: Array, total: int | None, scale: float, clusters: int, replicates: int
     ) -> dict[str, Array]:
-        """Estimate counts, (1 + replicates, 1 + groups, *cells), by least squares; replicates draw records and noise anew."""
+        """Estimate counts, (1 + replicates, 1 + groups, *cells), by least squares; replicates resample records and noise."""
         rng, found, start = np.random.default_rng(0), {}, 0
         for name, own in self.released.items():
             cells, weight = math.prod(self.tables[name]), self.weights[name]
@@ -183,7 +183,7 @@ class Cells:
             noisy = sums[start : start + size].reshape(self.groups, -1) / weight
             start += size
             several, sizes = [], np.maximum(noisy.sum(axis=1), 1.0)
-            if total is not None and self.groups > 1:  # groups add up to it
+            if total is not None and self.groups > 1:  # groups add up to the total
                 sizes = np.maximum(on_simplex(sizes[None], np.array([float(total)]))[0], 1.0)
             for k, part in enumerate([noisy.sum(axis=0), *(noisy if self.groups > 1 else ())]):
                 whole, noises = (None, 1) if k else (total, self.groups)
@@ -198,7 +198,7 @@ class Cells:
         return found
 
     def _counted(self, name: str, noisy: Array, total: float | None, spread: float) -> Array:
-        """Return counts, none below 0, that are nearest to noisy ones and add up to the total; each row by itself."""
+        """Return the nonnegative counts nearest to noisy ones with this total, for each row separately."""
         if self.released[name].start:
             noisy = np.hstack([(total or 0) - noisy, noisy])
         whole = np.maximum(noisy.sum(axis=1), 1.0) if total is None else np.full(len(noisy), float(total))
@@ -209,9 +209,9 @@ class Cells:
 
 
 def bounded_tails(name: str, noisy: Array, total: Array, spread: float, knots: Array) -> Array:
-    """Return counts at knots whose tails, where noise hides them, fall at least as fast as a mixture.
+    """Return counts at knots, with tails that fall at least as fast as a mixture where noise hides them.
 
-    It is one of an exponential and of a power, in logarithms; each row has another, so that replicates differ by it.
+    The mixture is of an exponential and a power law, in logarithms.  Each row has its own weight, so that replicates differ.
     """
     shared, slower = TAILS[name in ROOTS]
     away, side = np.unique(np.sqrt(knots) if name in ROOTS else np.abs(knots), return_inverse=True)
@@ -221,7 +221,7 @@ def bounded_tails(name: str, noisy: Array, total: Array, spread: float, knots: A
     clear = np.maximum.accumulate((beyond > CLEAR * spread * np.sqrt(several))[:, ::-1], axis=1)[:, ::-1]
     shares = np.log(np.clip(beyond[:, 1:] / np.maximum(total, 1e-9)[:, None], 1e-9, 1.0))
     far, row, last = away[1:], np.arange(len(noisy)), np.maximum(clear.sum(axis=1) - 2, 0)
-    half = np.maximum(np.searchsorted(far, far / 2, side="right") - 1, 0)  # where a power of lengths is measured from
+    half = np.maximum(np.searchsorted(far, far / 2, side="right") - 1, 0)  # a power of lengths starts here
     fallen, times = np.minimum(shares[row, last] - shares[row, half[last]], 0.0), np.maximum(far / far[half], 1.1)
     rates = np.where(clear[:, 1:], shares / far, 0.0)
     before = (away[1:-1] + shared * np.diff(away)[1:])[:, None]
@@ -230,14 +230,14 @@ def bounded_tails(name: str, noisy: Array, total: Array, spread: float, knots: A
     mix = np.linspace(SLOWER, slower, len(noisy) + 2)[1:-1]
     most = total * np.exp(np.vstack([np.zeros((2, len(noisy))), np.maximum(fast, fast + mix * (slow - fast))]))
     seen, held = clear[:, side], np.maximum(noisy, 0.0)
-    if name == "counts":  # Noise above 0 on many knots would raise means
+    if name == "counts":  # Positive noise on many knots would raise means
         held = on_simplex(np.where(seen, -1e18, noisy), np.maximum(np.where(seen, 0.0, noisy).sum(axis=1), 0.0))
     held *= np.minimum(1.0, most.T / np.maximum(held @ member, 1e-9))[:, side]
     return np.where(seen, noisy, held)
 
 
 def on_simplex(values: Array, total: Array) -> Array:
-    """Return the nearest rows to those of values that are not negative and have these totals."""
+    """Return the nearest nonnegative rows with these totals."""
     down = -np.sort(-values, axis=1)
     count = np.arange(1, values.shape[1] + 1)
     with np.errstate(invalid="ignore"):

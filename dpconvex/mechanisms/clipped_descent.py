@@ -1,4 +1,4 @@
-"""Noisy descent by clipped gradients: no bound on the loss, its curvature or K is needed (docs/theory.md, section 8)."""
+"""Noisy descent by clipped gradients, without bounds on the loss, its curvature or K (docs/theory.md, section 8)."""
 
 import math
 
@@ -19,11 +19,11 @@ from dpconvex.sets.quadratics import as_squares, linear_parts, weighted_sum
 from dpconvex.util.runtime import once
 
 GAUSSIAN = SPHERICAL["gaussian"]
-# The rule for steps, in margins: how far the noise of all steps moves a margin, and, times the number of directions that the
-# records share evenly, how far one step of all records' clipped gradients may; a loss without a bound on its slope gets less.
-# Where curvature is known, so many times its inverse is enough.
+# Limits of the step, in margins: movement of a margin by the noise of all steps; and movement by one step of all records'
+# clipped gradients, times the number of directions that records share evenly. A loss without a bound on its slope has a lower
+# limit. If curvature is known, the limit is also BENDS times its inverse.
 NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
-GRAIN = 2.0**-53  # Probabilities of samples are multiples of this, as uniform variates are
+GRAIN = 2.0**-53  # Sampling probabilities are multiples of this, as uniform variates are
 
 
 def sampling_rate(sampling: float | None, privacy: Privacy) -> float:
@@ -39,7 +39,7 @@ def sampling_rate(sampling: float | None, privacy: Privacy) -> float:
 
 
 def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[float, float]:
-    """Bound one record's clipped gradient, or the clipped sum of a person's, and how far neighbours move all of them."""
+    """Bound the clipped gradient of one record (or a person's clipped sum), and the sensitivity of the total."""
     replaced, person = privacy.adjacency == "replace-one", privacy.person
     if analysis.unbounded is not None:
         return clip * (1 + NORM_SLACK), (2 if replaced else 1) * clip * (1 + NORM_SLACK)
@@ -51,7 +51,7 @@ def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[fl
 
 
 def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, stiff: float) -> tuple[float, float]:
-    """Return the step, and a bound on it for records of any directions; `noise` is that of all steps together."""
+    """Return the step size, and a bound on it for records of any directions; `noise` is the noise of all steps together."""
     most = min(NOISE_MARGIN * margin_length(analysis) / noise, 1 / stiff if stiff else math.inf)
     directions = 1.0, max(analysis.form.bases.count, 1)
     step, largest = (min(most, longest_step(analysis, bound * records, records, d)) for d in directions)
@@ -59,7 +59,7 @@ def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, s
 
 
 def longest_step(analysis: Analysis, pull: float, records: float, directions: float) -> float:
-    """Return the longest step for gradients that add up to at most `pull`."""
+    """Return the largest step size for gradients that add up to at most `pull`."""
     margin = STEP_MARGIN if analysis.unbounded is None else UNBOUNDED_MARGIN
     bend = known_curvature(analysis)
     longest = margin * margin_length(analysis) / pull
@@ -67,7 +67,7 @@ def longest_step(analysis: Analysis, pull: float, records: float, directions: fl
 
 
 def margin_length(analysis: Analysis) -> float:
-    """Return how long parameters are that move a leaf by one unit: its offset's size, or 1 if it has none, over a row's norm."""
+    """Return the length of parameters that moves a leaf by one unit: its offset's size (1 without one) over a row's norm."""
     longest = math.sqrt(max(float(analysis.gram.squared_norms(rows).max(initial=0.0)) for rows in analysis.gram.rows))
     ends = map(analysis.offset_range, analysis.form.every_leaf)
     offset = max(max(float(np.abs(end).max(initial=0.0)) for end in pair) for pair in ends)
@@ -75,7 +75,7 @@ def margin_length(analysis: Analysis) -> float:
 
 
 def regularizer_steepness(analysis: Analysis, size: int) -> tuple[float, float]:
-    """Bound the curvature of the regularizer's smooth part and the slope of the rest of it, in sum form, from the start on."""
+    """Bound the curvature of the regularizer's smooth part, and the slope of its other part from the start on, in sum form."""
     form = analysis.form
     constant, (stiff, _, _) = largest_eigenvalue(analysis), quadratic_parts(form)
     bend = bend_of(form, form.feasible.norm_bound)
@@ -89,7 +89,7 @@ def regularizer_steepness(analysis: Analysis, size: int) -> tuple[float, float]:
 
 @once
 def slope_of_rest(form: LossForm, smooth: bool) -> float:
-    """Bound the slope of what is not square in a regularizer; of its kinks alone, if the curvature of all else is bounded."""
+    """Bound the slope of a regularizer without its squares; of its kinks alone, if all other curvature is bounded."""
     smoothed = linear_parts(split_kinks(form.feasible, form.template.regularizer)[0]) if smooth else {}
     left = ((part, row) for part, row in linear_parts(form.template.regularizer).items() if part not in smoothed)
     steep = {part: row for part, row in left if not part.is_affine and as_squares(part, row.toarray()[0]) is None}
@@ -97,21 +97,21 @@ def slope_of_rest(form: LossForm, smooth: bool) -> float:
 
 
 def known_curvature(analysis: Analysis) -> float:
-    """Return the largest curvature of one record's loss, 0 if that is not known."""
+    """Return the largest curvature of one record's loss, or 0 if it is not known."""
     known = analysis.unbounded is None and analysis.kink is None and math.isfinite(analysis.hessian_bound)
     return analysis.hessian_bound if known else 0.0
 
 
 def path_rounding(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> float:
-    """Bound the rounding of sums of so many gradients at all iterates: in K, or as far from the start as all steps reach."""
+    """Bound the rounding of sums of `records` gradients at all iterates: in K, or within reach of all steps from the start."""
     form, bound = analysis.form, certificate.gradient_bound
     drawn, radius = path(analysis, certificate, records, sigma)
-    # Sums are as deep as those of all records, and have terms of those that take part.
+    # The depth of sums is that of all records; their terms are those of sampled records.
     return form.lengths.gradient_error(records, bound, known_curvature(analysis), radius, 0.0) * drawn / records
 
 
 def path(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> tuple[float, float]:
-    """Bound how many of so many records take part in a step, and the norm of all iterates."""
+    """Bound the number of sampled records in a step, and the norm of all iterates."""
     steps, rate, feasible = certificate.steps, certificate.sampling, analysis.form.feasible
     rare = TAIL / (2 * steps)
     drawn = most_drawn(records, rate, rare) if rate < 1 else records
@@ -124,6 +124,6 @@ def path(analysis: Analysis, certificate: DescentCertificate, records: float, si
 
 
 def most_drawn(records: float, sampling: float, probability: float) -> float:
-    """Bound the size of a Poisson sample, but for this probability, by Bernstein's inequality."""
+    """Bound the size of a Poisson sample, except with this probability, by Bernstein's inequality."""
     mean, odds = sampling * records, -math.log(probability)
     return min(records, (mean + odds / 3 + math.sqrt(odds**2 / 9 + 2 * mean * odds)) * (1 + TAIL_SLACK))

@@ -1,4 +1,4 @@
-"""Noisy projected gradient descent: every gradient is perturbed, and the average of the iterates is released."""
+"""Noisy projected gradient descent: each gradient is perturbed, and the average iterate (clipped: the last) is released."""
 
 import math
 from dataclasses import dataclass, replace
@@ -23,11 +23,11 @@ from dpconvex.util.arguments import COUNT, check_fields, number_in, require
 from dpconvex.util.arrays import Array
 
 GAUSSIAN = SPHERICAL["gaussian"]
-SMALLEST_RADIUS = 1e-100  # A set of one point needs no steps, but a number that can be divided by
-FEWEST, MOST = 10, 1000  # Numbers of steps that are chosen automatically
+SMALLEST_RADIUS = 1e-100  # A set with a single point gets this radius, so that divisions succeed
+FEWEST, MOST = 10, 1000  # Limits of the automatic number of steps
 LARGEST_LENGTH = 1e150
-LARGEST_CLIP = 1e75  # Squares of norms near the clip neither underflow nor overflow, nor do factors of those
-# What is usual with clipped gradients.
+LARGEST_CLIP = 1e75  # Squares of norms near the clip, and their factors, neither underflow nor overflow
+# Defaults with clipped gradients.
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
 CLIPPED_SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
@@ -35,7 +35,7 @@ WHY = {
     "add-remove": "one appears or disappears",
     "replace-one": "two are 2 clips apart at most, or what gradients differ by if none is longer than the clip",
 }
-# With samples, the part of the guarantee that hides what rounding does to all other records' gradients.
+# With samples: the share of the guarantee that hides rounding of all other records' gradients.
 ROUNDING_SHARE = 1e-3
 ROUNDED = (
     "Gradients are computed in floating point; a bound on what rounding does to them is part of the sensitivity, the part of one "
@@ -108,7 +108,7 @@ class NoisyGradientDescent(base.ForUnits):
         return "DP-GD with per-example clipping" + " and Poisson sampling" * (self.sampling is not None)
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Check the conditions, choose the steps, and calibrate the noise of all of them together."""
+        """Check the conditions, choose the steps, and calibrate the noise of all steps together."""
         check_conditions(analysis, privacy, self.clip is not None)
         clip = math.inf if self.clip is None else float(self.clip)
         bound, apart = clipped.largest_norms(analysis, privacy, clip)
@@ -117,7 +117,7 @@ class NoisyGradientDescent(base.ForUnits):
         if self.clip is None:
             steepest = size * (bound + slope_of(analysis.form.template.regularizer, analysis.form))
             said = f"NoisyGradientDescent: gradients in sum form may have length {steepest:.3g}; use other units."
-            require(not LARGEST_LENGTH < steepest < math.inf, said)  # squares of longer ones overflow
+            require(not LARGEST_LENGTH < steepest < math.inf, said)  # squares of longer gradients overflow
             enough = (steepest / (math.sqrt(p) * once)) ** 2 if p else math.inf
             steps = self.steps or (math.ceil(max(enough, FEWEST)) if enough < MOST else MOST)
         sigma = once * math.sqrt(steps) * (1 + NORM_SLACK)
@@ -131,7 +131,7 @@ class NoisyGradientDescent(base.ForUnits):
         else:
             settings = self._clipped(analysis, size, steps, rate, bound, sigma)
         if rate < 1:
-            settings["multiplier"] = multiplier  # of the noise, without what hides rounding
+            settings["multiplier"] = multiplier  # of the noise, without the part that hides rounding
         unclipped = f"No gradient is longer than {bound:.4g}, so the clip changes nothing."
         values = {"steps": float(steps), "sigma": sigma} | ({"sampling": rate} if rate < 1 else {})
         return Certificate(
@@ -158,7 +158,7 @@ class NoisyGradientDescent(base.ForUnits):
     def _plain(
         self, analysis: Analysis, steps: int, steepest: float, sigma: float
     ) -> tuple[dict[str, float], float | None]:
-        """Choose the step for the smallest bound on the risk of the average iterate; return that, too."""
+        """Choose the step size with the smallest bound on the risk of the average iterate; return settings and this bound."""
         radius = max(analysis.form.feasible.norm_bound, SMALLEST_RADIUS)
         largest = math.hypot(steepest, math.sqrt(analysis.form.noise_dimension) * sigma)
         if self.step_size is None and not math.isfinite(largest):
@@ -187,12 +187,12 @@ class NoisyGradientDescent(base.ForUnits):
         return settings | {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
-        """Return the certificate with more noise, which also hides rounding in sums; with samples a share of it pays for that."""
+        """Return the certificate with more noise, which hides rounding in sums; with samples, a share of the budget pays it."""
         assert isinstance(certificate, DescentCertificate)
         reach, scale = certificate.sensitivity, certificate.noise_scale
         root = math.sqrt(certificate.steps) * (1 + NORM_SLACK)
         clean = clipped.largest_norms(analysis, certificate.privacy, certificate.clip)[1]
-        for most in scale * 2.0 ** np.arange(1, 30):  # iterates are bounded for noise of that size
+        for most in scale * 2.0 ** np.arange(1, 30):  # iterates are bounded for noise of this size
             rounding = clipped.path_rounding(analysis, certificate, records, float(most))
             apart = max(clean + 2 * rounding, reach)
             found = louder(certificate, reach, apart - reach, {"G_adj": apart})
@@ -201,7 +201,7 @@ class NoisyGradientDescent(base.ForUnits):
                 more = math.hypot(scale, gaussian_sigma(*paid, 2 * rounding) * root) - scale
                 found = louder(certificate, scale, more, {"G_adj": apart})
             if found.noise_scale <= most:
-                # What noise drawn in floating point moves; rounding in sums is hidden by the noise of its own step.
+                # Rounding of noise drawn in floating point; the noise of each step hides rounding in its sums.
                 drawn = EPSILON * (analysis.form.space.dim + 16) * self.noise_bound(found, TAIL)
                 moved = certificate.steps * certificate.largest_step * drawn
                 return found.copied(event=found.event, sensitivity=apart, tolerance=max(moved, 1e-200))
@@ -209,7 +209,7 @@ class NoisyGradientDescent(base.ForUnits):
         raise TemplateError(f"NoisyGradientDescent: {why}; give a larger `clip`.")
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: base.Engine, rng: np.random.Generator) -> Array:
-        """Descend; return the mean of all iterates, or with clipped gradients the last one; coordinates, shape (dim,)."""
+        """Return the mean of all iterates, or the last one with clipped gradients, in coordinates, shape (dim,)."""
         assert isinstance(certificate, DescentCertificate)
         basis, p, momentum = analysis.form.basis, certificate.noise_dimension, certificate.settings.get("momentum", 0.0)
         steps, step, clip, rate = certificate.steps, certificate.step_size, certificate.clip, certificate.sampling
@@ -218,7 +218,7 @@ class NoisyGradientDescent(base.ForUnits):
         for _ in range(steps):
             if clip == math.inf:
                 gradient = engine.loss_gradient(theta)
-            else:  # where none is longer than the clip, none is clipped
+            else:  # no clipping if no gradient exceeds the clip
                 chosen = rng.random(engine.records) < rate if rate < 1 else None
                 longest = clip if certificate.gradient_bound >= clip else math.inf
                 gradient = engine.clipped_gradient(theta, longest, chosen)
@@ -274,7 +274,7 @@ def assumptions(analysis: Analysis, clip: float) -> tuple[str, ...]:
 
 
 def louder(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:
-    """Return a certificate whose noise, proportional to how far neighbours reach, is for neighbours farther apart."""
+    """Return a certificate with more noise: its sensitivity rises from `reach` by `more`, and its noise in proportion."""
     ratio, proof = (reach + more) / reach * (1 + NORM_SLACK), certificate.derivation
     mean = None if certificate.mean_noise is None else certificate.mean_noise * ratio
     why = "noise grows in proportion to how far neighbours are apart"

@@ -1,7 +1,8 @@
-"""Matrix-shaped noise, for templates whose gradients are matrices of rank one: in the unit ball of the nuclear norm, times G.
+"""Matrix-shaped noise, for gradients that are matrices of rank one, in G times the unit ball of the nuclear norm.
 
 An r x c matrix M with density proportional to ``det(I + M M'/s^2)^(-a)``, a = (nu + c)/2, s = a/beta (a matrix-variate t law;
-Gupta & Nagar 2000, section 4.2) has a log density that is beta-Lipschitz in that norm; linear images keep that (docs/theory.md).
+Gupta & Nagar 2000, section 4.2) has a log density that is beta-Lipschitz in that norm; linear images keep that
+(docs/theory.md).
 """
 
 import math
@@ -18,12 +19,12 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.rank_one_gradients import RankOne, degrees_of_freedom, rank_one_structures
 from dpconvex.util.arrays import Array
 
-# Relative slack of bounds on matrices, and the moments that a bound by Markov's inequality is tried with.
+# The number of moments that are tried in a bound by Markov's inequality.
 ORDERS = 64
 
 
 class MatrixLaw(GammaLaw):
-    """As Gamma noise, with the nuclear norm of the difference: the sum of both gradients' norms."""
+    """Matrix-shaped noise; its sensitivity is the nuclear norm of the difference: the sum of both gradients' norms."""
 
     def __init__(self, analysis: Analysis, privacy: Privacy) -> None:
         super().__init__(analysis, privacy)
@@ -55,7 +56,7 @@ class MatrixLaw(GammaLaw):
 
     @classmethod
     def bound(cls, certificate: Certificate, probability: float) -> float:
-        """Quantile of the longest row; the tail is heavy.  Half of the probability is left to `rounding`."""
+        """Return a quantile of the longest row; the tail is heavy.  Half of the probability is for `rounding`."""
         return noise_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
 
     @classmethod
@@ -73,12 +74,12 @@ def best_structure(analysis: Analysis) -> RankOne:
         why = "matrix-shaped noise needs gradients that are matrices of rank one, weights of the classes times features"
         remedy = "write all scores as one matrix times one vector of features, or use noise='gamma'"
         raise NotPrivate(f"{why} of the record, and that is not seen here", analysis.form.template.losses[0], remedy)
-    # Of equal ones the narrowest table.
+    # Among equal structures take the narrowest table.
     return min(found, key=lambda structure: (structure.square, structure.layout.max()))
 
 
 def matrix_noise(rows: int, columns: int, scale: float, rng: np.random.Generator) -> Array:
-    """Draw a matrix whose log density is Lipschitz in the nuclear norm, with constant ``1/scale``."""
+    """Draw a matrix with a log density that is Lipschitz in the nuclear norm, with constant ``1/scale``."""
     freedom = degrees_of_freedom(rows, columns)
     drawn = np.empty((rows, columns))
     for k in reversed(range(rows)):
@@ -91,17 +92,17 @@ def matrix_noise(rows: int, columns: int, scale: float, rng: np.random.Generator
 
 
 def noise_bound(rows: int, columns: int, scale: float, probability: float) -> float:
-    """Bound the Frobenius norm but for a probability: of a row over s, ``z / chi``, ``1/(1 + |row|^2)`` has a beta law."""
+    """Bound the Frobenius norm, except with this probability: for a row ``z / chi``, ``1/(1 + |row|^2)`` has a beta law."""
     freedom = degrees_of_freedom(rows, columns)
     least = float(betaincinv((freedom - rows + 1) / 2, columns / 2, probability / rows))
     return scale * (freedom + columns) / 2 * math.sqrt(rows * (1 - least) / least) * (1 + MATRIX_SLACK)
 
 
 def rounding_bound(rows: int, columns: int, scale: float, probability: float) -> float:
-    """Bound the distance of a drawn matrix from an ideal one, but for a probability (docs/release.md, section 5)."""
+    """Bound the distance of a drawn matrix from an ideal one, except with this probability (docs/release.md, section 5)."""
     freedom = degrees_of_freedom(rows, columns)
     own = freedom - rows + np.arange(1.0, rows + 1)  # degrees of freedom of the k-th row
-    following = rows - np.arange(1.0, rows + 1)  # how many rows lie below it
+    following = rows - np.arange(1.0, rows + 1)  # the number of rows below it
     best = np.full(rows, np.inf)
     for order in np.linspace(1.0, own[0] / 2, ORDERS, endpoint=False):
         # An error in a row below grows by a product of 1/beta(d/2, 1/2) over the rows above; the product telescopes.

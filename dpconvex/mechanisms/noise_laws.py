@@ -1,4 +1,4 @@
-"""Laws of the noise b of objective perturbation: how each is calibrated to a template and a guarantee, and drawn."""
+"""Distributions of the noise b of objective perturbation: calibration to a template and a guarantee, and drawing."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -19,19 +19,19 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.neighbour_differences import all_differences, person_differences
 from dpconvex.util.arrays import Array
 
-# Relative accuracy of the calibrated beta, one whose cost is at most epsilon; accuracy of what only serves to predict.
+# Relative accuracies: of the calibrated beta, which costs at most epsilon; and of predictions.
 ACCURATE, ROUGH = 1e-12, 1e-4
 Tally = tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
 class NoiseCalibration:
-    """The noise that a guarantee needs."""
+    """The calibrated noise of a guarantee."""
 
     scale: float  # 1/beta or sigma
-    sensitivity: float  # In the norm that the law charges for
+    sensitivity: float  # In the norm of the noise distribution
     jacobian: float  # The part of epsilon that pays for curvature
-    how: str  # The bound it rests on
+    how: str  # The name of the bound that was used
     square: float  # Mean square of the norm of the noise, and its mean
     mean: float
     event: Event
@@ -39,7 +39,7 @@ class NoiseCalibration:
 
 
 class NoiseDistribution:
-    """Noise without a preferred direction on the sensitive subspace, for a template and a guarantee."""
+    """Rotation-invariant noise on the sensitive subspace, for a template and a guarantee."""
 
     norm: ClassVar[Spherical]
 
@@ -50,7 +50,7 @@ class NoiseDistribution:
         self.settings: dict[str, float] = {}
 
     def square(self, mu: float) -> float:
-        """Predict the mean square of the norm."""
+        """Return the predicted mean square of the norm."""
         raise NotImplementedError
 
     def calibrate(self, mu: float) -> NoiseCalibration:
@@ -66,26 +66,26 @@ class NoiseDistribution:
 
     @classmethod
     def rounding(cls, certificate: Certificate, probability: float) -> float:
-        """Bound what drawing in floating point moves beyond what is proportional to the norm."""
+        """Bound the rounding error of drawing that is not proportional to the norm."""
         return 0.0
 
 
 class GammaLaw(NoiseDistribution):
-    """Density proportional to ``exp(-beta ||b||)``."""
+    """Gamma noise, with density proportional to ``exp(-beta ||b||)``."""
 
     norm, how = SPHERICAL["gamma"], ""
 
     @property
     def unit(self) -> tuple[float, float]:
-        """Mean square and mean of the norm for a beta of 1."""
+        """The mean square and the mean of the norm for beta = 1."""
         return float(self.p * (self.p + 1)), float(self.p)
 
     def cost(self, beta: float, mu: float) -> tuple[float, str]:
-        """Bound epsilon for an inverse scale; jointly for gradient and curvature, where that is known."""
+        """Bound epsilon for an inverse scale, jointly for gradient and curvature if that is known."""
         return self.analysis.perturbation_cost(beta, mu, self.privacy.adjacency, self.privacy.person)
 
     def square(self, mu: float) -> float:
-        """As if gradient and curvature were charged for apart."""
+        """Return the predicted mean square, with separate costs of gradient and curvature."""
         left = self.privacy.epsilon - self.analysis.log_det(mu, self.privacy.person)[0]
         return self.unit[0] * (self.sensitivity / left) ** 2 if left > 0 else math.inf
 
@@ -135,14 +135,14 @@ class GaussianLaw(NoiseDistribution):
         return smallest_scale(lambda sigma: self._worst(mu, sigma)[1], delta, start, accuracy)
 
     def _worst(self, mu: float, sigma: float) -> tuple[tuple[Hull, ...], float, str, float]:
-        """Return differences between neighbours, the largest delta of one, how it was found, and its part for curvature."""
+        """Return neighbours' differences, the largest delta of one, the bound that gave it, and its epsilon for curvature."""
         hulls, largest, paid, how = hulls_of(self.analysis, self.privacy, mu, sigma), 0.0, 0.0, ""
         for hull in hulls:
             found = hull.delta(self.privacy.epsilon)
             if found[0] >= largest:
                 (largest, how), paid = found, hull.curvature
         rows = self.privacy.person.rows
-        if rows > 1 == self.privacy.person.weight / rows:  # or one row after the other, each for its part of epsilon
+        if rows > 1 == self.privacy.person.weight / rows:  # or group privacy: each row has its part of epsilon
             part = self.privacy.epsilon / rows
             kinds = (replace(self.privacy, most=1, adjacency=a) for a in {"add-remove", self.privacy.adjacency})
             single = max(h.delta(part)[0] for kind in kinds for h in hulls_of(self.analysis, kind, mu, sigma))
@@ -159,7 +159,7 @@ def too_curved(analysis: Analysis, epsilon: float, curvature: float) -> NotPriva
 
 
 def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> tuple[Hull, ...]:
-    """Return the differences between neighbours in units of sigma, with the curvature of the record in front."""
+    """Return the differences between neighbours in units of sigma, with the curvature of the first record."""
     adjacency, person, hulls = privacy.adjacency, privacy.person, list[Hull]()
     several, curvatures = person.rows > 1, analysis.log_dets(mu)
     whole = analysis.log_det(mu, person)[0] if several else 0.0
@@ -176,5 +176,5 @@ def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> t
 
 
 def vertex_lengths(vertices: tuple[Array, Array] | None, sigma: float) -> tuple[Tally, Tally]:
-    """Return lengths in units of sigma, and how many vertices have each; None if they are not known."""
+    """Return the lengths of vertices in units of sigma, and the number of vertices of each length; None if they are not known."""
     return (None, None) if vertices is None else (tuple((vertices[0] / sigma).tolist()), tuple(vertices[1].tolist()))

@@ -15,7 +15,8 @@ from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.util.arguments import COUNT
 from dpconvex.util.arrays import Array, Indices
 
-# Vertices: the noise of a choice, next to the logarithm of their number, and records for each of them and unit of the level.
+# Limits of the number of vertices: by the noise of a choice over the log of their number, and by records for each vertex and
+# unit of the level.
 LOUD, ENOUGH = 16.0, 40.0
 SOURCE = "docs/theory.md, propositions 8.10 and 8.11"
 RANGE = "one record moves log-probabilities within a known range, which gives a block of choices its level"
@@ -66,7 +67,7 @@ class NoisyFrankWolfe(AdaptiveSteps):
         COUNT.or_none.check("NoisyFrankWolfe", vertices=self.vertices)
 
     def chosen(self, form: LossForm, privacy: Privacy, level: float, size: int) -> dict[str, float]:
-        """Return the number of chosen vertices, or raise for other sets and regularizers."""
+        """Return the number of chosen vertices; raise `NotPrivate` for other sets and regularizers."""
         count, records = num_vertices(form), signal_to_noise(privacy, level, size)
         if as_quadratic(form.template.regularizer, form.space) is None:
             remedy = "leave 1-norms out of the regularizer: the constraint has them"
@@ -76,17 +77,17 @@ class NoisyFrankWolfe(AdaptiveSteps):
 
 
 def signal_to_noise(privacy: Privacy, level: float, size: int) -> float:
-    """Return how often the sum of one slope of all records exceeds the deviation of its noise."""
+    """Return the ratio of the sum of all records' slopes of 1 to the standard deviation of its noise."""
     return size * level / (privacy.most * (2 if privacy.adjacency == "replace-one" else 1))
 
 
 def num_vertices(form: LossForm) -> int:
-    """Return along how many coordinates K has vertices, or refuse other sets."""
+    """Return the number of coordinates along which K has vertices; raise `NotPrivate` for other sets."""
     return int(vertex_reach(form).any(axis=0).sum())
 
 
 def vertex_reach(form: LossForm, needed: Indices | None = None) -> Array:
-    """Return how far vertices of K are from the origin along each coordinate, up and down, shape (2, dim); refuse other sets."""
+    """Return the distances of K's vertices from the origin along each coordinate, up and down, (2, dim); raise for other sets."""
     reach = np.zeros((2, form.space.dim))
     for piece in form.feasible.pieces:
         if isinstance(piece, AxisHull) and piece.can_project and not piece.anchor.any():

@@ -18,13 +18,13 @@ from dpconvex.util.arrays import Array
 
 Statistics = Callable[[Array], tuple[Array, Array]]
 
-# The grid is this fine next to the radius, and so much finer than the noise that rounding hardly shapes its law.
+# The grid next to the radius, and next to the noise, so that rounding hardly changes its distribution.
 FINE, BELOW_NOISE = 2.0**-16, 2.0**-24
-LARGEST_NOISE = 2.0**26  # Noise of more radii than this on a sum leaves nothing to cluster
-LARGEST = 10**7  # Numbers in the centres, at most
-# By default, and for a pure guarantee.  More rounds come closer to the k-means of the data, and bear more noise.
+LARGEST_NOISE = 2.0**26  # With noise of more radii on a sum, clustering is impossible
+LARGEST = 10**7  # Most numbers in the centres
+# Default rounds, also for a pure guarantee. More rounds converge further on the data, with more noise.
 ROUNDS, PURE_ROUNDS = 5, 3
-# Public candidates among which well-spread starting points are chosen.
+# Public candidates for well-spread starting points.
 CANDIDATES = 2000
 SOURCE = "docs/theory.md, section 16"
 ASSUMED = (
@@ -60,7 +60,7 @@ class NoisyKMeans:
     def calibrate(
         self, privacy: Privacy, *, classes: int, components: int, features: int, radius: float
     ) -> ClusteringNoise:
-        """Return the noise that keeps a guarantee for all rounds: Gaussian, or Gamma noise if that is smaller.
+        """Return the noise of all rounds for a guarantee: Gaussian, or Gamma noise if that is smaller.
 
         There are `components` centres for each class, and `radius` is a public bound on the norm of features.
         """
@@ -78,9 +78,9 @@ class NoisyKMeans:
             step = grid_step(radius, scale)
             return ClusteringNoise(law, privacy.epsilon, privacy.delta, *shape, weight, once, scale, step)
 
-        balanced = radius * features**-0.25  # the weight at which sums and counts harm the centres least
+        balanced = radius * features**-0.25  # the weight with the least error of centres from sums and counts
         chosen = noise("gamma", balanced)
-        if not privacy.pure:  # under replace-one, counts with the weight of the radius cost nothing
+        if not privacy.pure:  # under replace-one, counts weighted by the radius cost nothing
             other = noise("gaussian", balanced if privacy.adjacency == "add-remove" else float(radius))
             chosen = min(chosen, other, key=lambda n: n.deviation)
         if chosen.scale > LARGEST_NOISE * radius:
@@ -90,7 +90,7 @@ class NoisyKMeans:
         return chosen
 
     def run(self, noise: ClusteringNoise, statistics: Statistics, rng: np.random.Generator) -> Array:
-        """Cluster.  `statistics` maps centres, in steps, to sums and numbers of cells, (C, k). Return centres, (C, K, d)."""
+        """Return centres, shape (C, K, d), in steps.  `statistics` maps centres to sums and counts of cells, (C, k)."""
         centers = self._moved(noise, np.zeros((noise.classes, 1, noise.features)), statistics, rng)
         spread = start_directions(noise.components, noise.features)
         centers = np.rint(centers + spread * (noise.radius / noise.step / 2))
@@ -99,7 +99,7 @@ class NoisyKMeans:
         return centers
 
     def _moved(self, noise: ClusteringNoise, centers: Array, statistics: Statistics, rng: np.random.Generator) -> Array:
-        """Move centres to the noisy means of their cells; one that the noise would drown stays where it is."""
+        """Move centres to the noisy means of their cells; a centre with a count below the noise stays."""
         sums, counts = statistics(centers)
         drawn = draw(noise, sums.shape[:2], rng)
         sums = sums + np.rint(drawn[..., :-1] / noise.step)
@@ -125,28 +125,28 @@ class NoisyKMeans:
 
 
 def sensitivity(law: str, adjacency: str, radius: float, weight: float) -> float:
-    """Return how far sums and weighted counts of cells move between neighbours; for Gamma noise, the sum of each cell's."""
+    """Return the sensitivity of sums and weighted counts of cells; for Gamma noise, the sum of the cells' norms."""
     record = math.hypot(radius, weight)
     if adjacency == "add-remove":
         return record
-    # A record turned around, or in another cell.
+    # Replacing a record by its negative, or by a record of another cell.
     return 2 * record if law == "gamma" else max(2 * radius, math.sqrt(2) * record)
 
 
 def least_scale(law: str, privacy: Privacy, once: float, rounds: int) -> float:
-    """Return the smallest scale of noise at which all rounds keep a guarantee."""
+    """Return the smallest scale of noise with which all rounds keep a guarantee."""
     whole = SPHERICAL[law].composed(once, rounds) * (1 + NORM_SLACK)
     return SPHERICAL[law].calibrate(privacy.epsilon, privacy.delta, whole)
 
 
 def draw(noise: ClusteringNoise, cells: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Draw one round's noise for every cell, shape (*cells, d + 1); the last entry is a count's, times its weight."""
+    """Draw one round's noise for every cell, shape (*cells, d + 1); the last entry is for the weighted count."""
     size = noise.features + 1
     return np.array([noise.law.draw(size, noise.scale, rng) for _ in range(math.prod(cells))]).reshape(*cells, size)
 
 
 def grid_step(radius: float, scale: float = 0.0) -> float:
-    """Return the step of the grid for records within a radius, under noise of a scale."""
+    """Return the grid step for records within a radius, under noise of this scale."""
     return float(2.0 ** math.floor(math.log2(max(FINE * radius, BELOW_NOISE * scale))))
 
 
@@ -156,7 +156,7 @@ def nearest(records: Array, centers: Array) -> NDArray[np.int64]:
 
 
 def start_directions(components: int, features: int) -> Array:
-    """Return public, well-spread points of the unit ball, shape (K, d): corners of a regular simplex, if there are enough."""
+    """Return public, well-spread points of the unit ball, shape (K, d): a regular simplex if the dimension allows it."""
     rng = seeded_generator(0)
     if components == 1:
         return np.zeros((1, features))

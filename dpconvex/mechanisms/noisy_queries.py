@@ -1,4 +1,4 @@
-"""Gaussian queries, with exact noise on integers: of any levels whose squares add up to that of all (theorem 8.9)."""
+"""Gaussian queries with exact integer noise, at levels with squares that add up to the squared total level (theorem 8.9)."""
 
 import math
 from bisect import bisect_right
@@ -19,42 +19,42 @@ from dpconvex.noise.samplers import uniform_integer
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.arrays import Indices
 
-LARGEST = 2**61  # Sums beyond this are cut off, each by itself, which brings neighbours closer
-# Bits of a score's sensitivity; the logarithm of the largest ratio of two weights; bits of the smallest; what rounding widens.
+LARGEST = 2**61  # Each sum is clipped to this, which never moves neighbours apart
+# Bits of a score's sensitivity; logarithm of the largest ratio of weights; bits of the smallest weight; slack for rounding.
 SCORE_BITS, LEAST_LIKELY, WEIGHT_BITS, WIDER = 20, 40.0, 112, 1e-13
 
 
 @dataclass
 class Queries:
-    """Draw the noise of one release; refuse queries that the release was not certified for."""
+    """Noise for the queries of one release; queries beyond its certified level raise."""
 
-    most: float  # The level of all queries together, which was paid for
-    rng: np.random.Generator | None  # For tests; without one OpenDP draws, from the operating system's random numbers
+    most: float  # The certified level of all queries together
+    rng: np.random.Generator | None  # For tests; by default OpenDP draws from the operating system's random numbers
     spent: Fraction = field(default=Fraction(0), init=False)  # the sum of the squares of the levels so far
 
     def noisy(self, sums: Indices, sensitivity: float, level: float) -> Indices:
-        """Add noise to whole numbers that neighbours move by at most `sensitivity`; raise if levels exceed what was certified."""
+        """Add noise to integers of this sensitivity; raise `DPConvexError` if levels exceed the certified total."""
         return self.drawn(self._deviation(sensitivity, level), sums)
 
     def noisy_symmetric(self, sums: Indices, sensitivity: float, level: float) -> Indices:
-        """Add noise to a symmetric matrix of whole numbers, which neighbours move by as much in the Frobenius norm."""
+        """Add noise to a symmetric matrix of integers with this sensitivity in the Frobenius norm."""
         scale, upper = self._deviation(sensitivity, level), np.triu_indices(len(sums), 1)
-        # Entries off the diagonal count twice in the norm.
+        # Off-diagonal entries count twice in the norm.
         less = math.sqrt(scale**2 / 2 + GRID_VARIANCE) * (1 + NORM_SLACK)
         found = np.diag(self.drawn(scale, np.diag(sums)))
         found[upper] = self.drawn(less, sums[upper])
         return np.asarray(found + np.triu(found, 1).T)
 
     def choose(self, scores: NDArray[Any], owner: Indices, sensitivity: float, level: float, count: int) -> list[int]:
-        """Choose so many owners of whole scores, one after the other: each time by the exponential mechanism on scores.
+        """Choose `count` owners of integer scores one by one, each by the exponential mechanism on scores.
 
-        Scores, shape (candidates,), are of any size, and neighbours move each by at most `sensitivity`, a whole number.  `owner`
-        says whose each candidate is; those of an owner who was chosen leave.  `level` is that of all choices together.
+        Scores, shape (candidates,), have any size, and their sensitivity is an integer.  `owner` names each candidate's owner;
+        the candidates of a chosen owner are removed.  `level` covers all choices together.
         """
         self._deviation(sensitivity, level)
         unit, found = max(int(sensitivity) >> SCORE_BITS, 1), list[int]()
         levels, left = (scores // unit).astype(np.int64), np.arange(len(scores))
-        moved = math.ceil(Fraction(sensitivity) / unit) + 1  # of floors
+        moved = math.ceil(Fraction(sensitivity) / unit) + 1  # of the rounded scores
         for start in range(0, count, TOGETHER):
             some = min(count - start, TOGETHER)
             rate = (choice_width(level * math.sqrt(some / count) / (1 + NORM_SLACK), some) - WIDER) / (2 * moved)
@@ -66,7 +66,7 @@ class Queries:
         return found
 
     def picked(self, levels: Indices, rate: float) -> int:
-        """Draw a place with a probability in proportion to its weight, exactly."""
+        """Draw an index with probability exactly proportional to its weight."""
         sums = list(accumulate(choice_weights(levels, rate)))
         return bisect_right(sums, uniform_integer(sums[-1], self.rng))
 
@@ -82,7 +82,7 @@ class Queries:
 
 
 def choice_weights(levels: Indices, rate: float) -> list[int]:
-    """Return whole numbers in proportion to ``exp(rate * level)``, at least exp(-40) of the largest, of exact powers."""
+    """Return integers proportional to ``exp(rate * level)``, at least exp(-40) of the largest, from exact powers."""
     gaps = np.minimum(levels.max() - levels, min(int(LEAST_LIKELY / rate), LARGEST))
     found = np.ones(len(gaps))
     with localcontext(prec=60):
@@ -96,7 +96,7 @@ def clamped(sums: Indices) -> Indices:
 
 
 def noise_scale(sensitivity: float, level: float) -> float:
-    """Return the scale of integer noise at which neighbours so far apart are told apart at this level."""
+    """Return the scale of integer noise with this GDP level for this sensitivity."""
     scale = math.sqrt((sensitivity / level) ** 2 + GRID_VARIANCE) * (1 + NORM_SLACK)
     while not integer_level(sensitivity, scale) <= level:
         scale *= 1 + NORM_SLACK

@@ -20,7 +20,7 @@ LAWS: dict[str, type[NoiseDistribution]] = {"gamma": GammaLaw, "gaussian": Gauss
 SOURCE = (
     "after Chaudhuri, Monteleoni & Sarwate 2011, theorem 9, and Kifer, Smith & Thakurta 2012; docs/theory.md, section 7"
 )
-# So many times the largest curvature, over epsilon, makes curvature free; it is worth a remark from this share of epsilon on.
+# At FREE times the largest curvature over epsilon, curvature is free; from this share of epsilon on it is mentioned.
 FREE, REMARKABLE = 1e6, 0.25
 ASSUMPTIONS = (
     "The computed answer lies within the tolerance of the exact minimiser.  Every fit checks this by a bound on the rounding of "
@@ -67,7 +67,7 @@ class ObjectivePerturbation(base.ForUnits):
         found = law.calibrate(mu)
         radius = quadratic.reference_radius(analysis)
         steps = proof_steps(analysis, privacy, mu, found)
-        # With a delta curvature may cost more than epsilon: where slopes move with it, both are bounded together.
+        # With a delta, curvature may cost more than epsilon: if slopes depend on it, both are bounded together.
         curved = min(found.jacobian, privacy.epsilon)
         return Certificate(
             privacy=privacy,
@@ -100,11 +100,11 @@ class ObjectivePerturbation(base.ForUnits):
         return LAWS[self.noise].bound(certificate, probability)
 
     def noise_rounding(self, certificate: Certificate, probability: float) -> float:
-        """Bound the effect of floating-point drawing on the noise, beyond the bound by its norm (`residual_noise`)."""
+        """Bound the rounding error of the drawn noise beyond the bound by its norm (`residual_noise`)."""
         return LAWS[self.noise].rounding(certificate, probability)
 
     def _choose(self, law: NoiseDistribution, analysis: Analysis, privacy: Privacy, size: int) -> float:
-        """Pick the added modulus of least predicted risk (docs/theory.md), from public numbers only."""
+        """Return the added modulus with the least predicted risk (docs/theory.md), from public numbers only."""
         own, epsilon, weight = quadratic.least_added(analysis, size), privacy.epsilon, privacy.person.weight
         regular = size * analysis.modulus + own
 
@@ -114,10 +114,10 @@ class ObjectivePerturbation(base.ForUnits):
         def risk(mu: float) -> float:
             return law.square(max(mu, regular)) / (2 * mu)
 
-        # A guess of the minimiser's norm, with the noise that there is when curvature is free.
+        # Guess the minimiser's norm under the noise that applies when curvature is free.
         free = analysis.strong_convexity(size, FREE * max(weight * analysis.hessian_bound, regular) / epsilon)
         radius = quadratic.minimiser_radius(analysis, size, math.sqrt(law.square(free)), law.p)
-        joint = isinstance(law, GaussianLaw)  # curvature may be free there, whatever its own supremum
+        joint = isinstance(law, GaussianLaw)  # curvature may be free then, whatever its own supremum is
         return own + quadratic.best_added(risk, regular, radius, None if joint else cost, epsilon)
 
 
@@ -132,7 +132,7 @@ def proof_steps(analysis: Analysis, privacy: Privacy, mu: float, found: NoiseCal
 
 
 def advise(share: float, mu: float, sensitivity: float) -> str:
-    """Say what dominates the cost, and what would lower it; `share` of epsilon pays for curvature."""
+    """Return advice on the largest part of the cost and how to lower it; `share` of epsilon pays for curvature."""
     if share < REMARKABLE:
         cheapest = "is free" if share < 1e-9 else f"costs {100 * share:.0f} %"
         return (

@@ -1,4 +1,4 @@
-"""Output perturbation: minimise exactly, then add noise to the answer; those of neighbours are at most ``G_adj/mu`` apart."""
+"""Output perturbation: add noise to the exact minimiser; minimisers of neighbours are at most ``G_adj/mu`` apart."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from dpconvex.util.arguments import check_fields, one_of
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 
-# Kinks are rounded off where the noise moves the argument by ten times as much.
+# Kinks are smoothed over this fraction of the noise's movement of their argument.
 ROUNDED = 0.1
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, corollary 8; docs/theory.md"
 
@@ -108,7 +108,7 @@ class OutputPerturbation(base.ForUnits):
         return self.law.square(analysis.form.space.dim, self.law.calibrate(privacy.epsilon, privacy.delta, reach))
 
     def _risk(self, analysis: Analysis, privacy: Privacy, size: int, mu: float) -> float:
-        """Predict by how much noise of no preferred direction raises the objective, from public numbers."""
+        """Return the predicted increase of the objective by rotation-invariant noise, from public numbers."""
         square, p = self._square(analysis, privacy, mu), analysis.form.space.dim
         rank = max(min(max(loss.dimension for loss in analysis.losses), p), 1)
         slope = analysis.gradient_bound * math.sqrt(square * rank / p)
@@ -118,7 +118,7 @@ class OutputPerturbation(base.ForUnits):
         return size * min(slope, bent) + mu * square / 2
 
     def _width(self, analysis: Analysis, privacy: Privacy, mu: float) -> float:
-        """Choose how widely kinks are rounded off: invisibly beneath the noise, which moves no answer farther than K reaches."""
+        """Return the width over which kinks are smoothed: far below the noise, and below the diameter of K."""
         rows = np.concatenate([row for row in analysis.gram.rows if len(row)])
         longest = math.sqrt(float(analysis.gram.squared_norms(np.unique(rows, axis=0)).max()))
         each = math.sqrt(self._square(analysis, privacy, mu) / analysis.form.space.dim)
@@ -127,7 +127,7 @@ class OutputPerturbation(base.ForUnits):
 
 @once
 def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
-    """Return the constants of the template with its kinks rounded off."""
+    """Return the analysis of the template with smoothed kinks."""
     template = analysis.form.template
     found = Analysis(LossForm(template.with_parts(losses=tuple(smoothed(loss, width) for loss in template.losses))))
     if found.kink is not None:

@@ -1,4 +1,4 @@
-"""Private choice: of a candidate, by permute-and-flip (McKenna & Sheldon 2020), and of the best of a random number of runs."""
+"""Private selection: of a candidate, by permute-and-flip (McKenna & Sheldon 2020), or of the best of a random number of runs."""
 
 import math
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ from dpconvex.noise.samplers import bernoulli_exp, uniform_integer
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.arguments import BELOW_ONE, between
 
-# Decimal digits of the uniform number that a number of runs is drawn from; twice as many are computed with.
+# Decimal digits of the uniform number from which the number of runs follows; computations use twice as many.
 DIGITS = 60
-LONGEST = 600.0  # Logarithms of 1/gamma are looked for up to here
+LONGEST = 600.0  # Largest log(1/gamma) in the search
 
 
 def rate(epsilon: float, adjacency: str) -> float:
-    """Return the factor of the mistakes in the exponent: all of epsilon where one record moves all counts the same way."""
+    """Return the factor of the mistakes in the exponent: all of epsilon if one record moves all counts in the same direction."""
     return epsilon if adjacency == "add-remove" else epsilon / 2
 
 
 def select(
     mistakes: Sequence[Fraction | int], epsilon: float, adjacency: str, rng: np.random.Generator | None = None
 ) -> int:
-    """Choose a candidate with few mistakes, of which one person moves each by 1, privately unless `rng` is given."""
+    """Choose a candidate with few mistakes, each of sensitivity 1. The choice is private unless `rng` is given."""
     factor, fewest = Fraction(rate(epsilon, adjacency)), min(mistakes)
     left = list(range(len(mistakes)))
-    while True:  # a candidate with the fewest mistakes is accepted for sure
+    while True:  # a candidate with the fewest mistakes is always accepted
         place = uniform_integer(len(left), rng)
         candidate = left[place]
         if bernoulli_exp(factor * Fraction(mistakes[candidate] - fewest), rng):
@@ -84,7 +84,7 @@ class Repetitions:
         return math.exp(-log_inverse_gamma(self.mean, self.shape))
 
     def quantile(self, probability: float) -> int:
-        """Return the quantile of the number of runs at a probability: a limit on the work."""
+        """Return a quantile of the number of runs, as a limit on the work."""
         BELOW_ONE.check("Repetitions", probability=probability)
         return self._invert(Decimal(probability))
 
@@ -93,8 +93,8 @@ class Repetitions:
         return self._invert(Decimal(uniform_integer(10**DIGITS, rng)).scaleb(-DIGITS))
 
     def total(self, run: Privacy) -> Privacy:
-        """Return the cost of the best of all runs, if each run costs `run`."""
-        # 2 artanh(tanh(a/2) tanh(b/2)) without cancelling, for a <= b; 1 + eta < 1001, so that rounding is within the slack.
+        """Return the guarantee of the best of all runs, if each run costs `run`."""
+        # 2 artanh(tanh(a/2) tanh(b/2)) without cancellation, for a <= b; 1 + eta < 1001, so that the slack covers rounding.
         a, b = sorted((run.epsilon, log_inverse_gamma(self.mean, self.shape)))
         choice = a - math.log1p(-math.exp(a - b) * math.expm1(-2 * a) / (1 + math.exp(-a - b)))
         epsilon = run.epsilon + (1 + self.shape) * choice
@@ -118,7 +118,7 @@ class Repetitions:
 
 @lru_cache(maxsize=64)
 def start(mean: float, shape: float) -> tuple[Decimal, Decimal]:
-    """Return 1 - gamma and the probability of one run, in the precision of who asks."""
+    """Return 1 - gamma and the probability of one run, in the caller's decimal precision."""
     length, eta = Decimal(log_inverse_gamma(mean, shape)), Decimal(shape)
     rest = 1 - (-length).exp()
     return rest, rest / length if abs(eta) < Decimal(10) ** -DIGITS else rest * eta / ((eta * length).exp() - 1)

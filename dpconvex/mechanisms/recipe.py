@@ -1,4 +1,4 @@
-"""The recipe: what fits best with how many records, from public sizes (docs/choosing.md), where nobody names a mechanism."""
+"""Default plans: mechanisms by public sizes (docs/choosing.md), for fits that name no mechanism."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -33,27 +33,28 @@ from dpconvex.util.arrays import Array
 
 Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
 
-# From this many records on, for each parameter and unit of the Gaussian mechanism's level, minimisers are exact enough.
+# Records, for each parameter and unit of the Gaussian mechanism's level, from which minimisers are exact enough.
 ENOUGH = 10.0
-ENOUGH_AT_KINKS = 100.0  # ... if no features are weighed or the regularizer is no quadratic: clipped steps go astray
-# The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
+ENOUGH_AT_KINKS = 100.0  # ... if fields have no weights or the regularizer is not quadratic: clipped steps then err
+# The clip next to the gradient bound: gradients are long at the start, but at the end only of few records.
 PART = 0.25
-MOST_CONSTRAINED = 1_000  # Parameters under constraints for which a conic solver takes seconds
-# Features of classes beyond which clipped steps are usual: WIDE where records for each and unit of the level are SPARSE.
+MOST_CONSTRAINED = 1_000  # Most parameters under constraints: a conic solver takes seconds for these
+# Features of classes from which clipped steps are the default; WIDE if records for each feature and unit of the level are below
+# SPARSE.
 WIDEST, WIDE, SPARSE = 4_096, 1_000, 3.0
-MOST_STATISTICS = 25_000  # More statistics than this take longer to fit than they are worth
-# Guarantees beyond these are not chosen for: levels of some are beyond floating-point numbers.
+MOST_STATISTICS = 25_000  # With more statistics fits take too long
+# Guarantees beyond these have no plan by size: some levels would be beyond floating-point numbers.
 LEAST, MOST, MOST_IN_STEPS, LEAST_DELTA = 1e-6, 1e3, 100.0, 1e-100
-# A mechanism replaces one of higher preference only if its foreseen risk is below this fraction of the other's: a small gain
-# in a prediction is none, and matrix-shaped noise has heavier tails, which the covered release pays for.
+# A mechanism replaces a preferred one only if its predicted risk is below this fraction of the other's. Smaller gains are
+# within the prediction's error, and matrix-shaped noise has heavier tails, which cost the residual noise more.
 CLEARLY = 0.85
 
 
 def plans(
     form: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int
 ) -> Iterator[Mechanism]:
-    """Yield default mechanisms, best first.  The first that certifies is used, else the last one's error."""
-    with suppress(DPConvexError, OverflowError):  # Squares of labels alone are counts, whatever the guarantee is
+    """Yield default mechanisms by preference. The first that certifies is used; if none does, the last error is raised."""
+    with suppress(DPConvexError, OverflowError):  # Squares of labels alone are counts, for any guarantee
         if not form().template.record.continuous and few_statistics(form(), privacy):
             yield SufficientStatistics.usual(privacy)
     if LEAST <= privacy.epsilon <= MOST and privacy.delta >= LEAST_DELTA:
@@ -68,7 +69,7 @@ def plans(
 def best_for_size(
     form: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int
 ) -> Iterator[Mechanism]:
-    """Yield what learns most from so many records for a guarantee with delta, before what is usual."""
+    """Yield the most accurate mechanisms for this number of records and a guarantee with delta, before the general ones."""
     with suppress(DPConvexError, OverflowError):
         if has_many_vertices(form(), privacy, size):
             yield NoisyFrankWolfe()
@@ -84,7 +85,7 @@ def best_for_size(
 
 
 def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: Privacy, size: int) -> bool:
-    """Say whether adaptive steps are usual: losses bend; those of classes have a derivative, free parameters or many records."""
+    """Return whether adaptive steps are the default; for classes only with derivatives, free parameters or many records."""
     if has_nonsmooth_loss(form):
         hinges = all(nonsmooth_parts(form).values()) and records_each(form, privacy, size) >= ENOUGH
         if not (hinges or is_constrained(form) or has_kink(analysed) or lacks_minimiser(analysed)):
@@ -93,7 +94,7 @@ def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: P
         return False
     cells = tells_classes(form) and not weighs_features(form) and not any(loss.fields for loss in form.losses)
     if cells and records_each(form, privacy, size) >= ENOUGH and bounded(analysed):
-        return False  # As each parameter has records of its own, of which noise on all hides less
+        return False  # Each parameter has its own records, and noise on all parameters hides these less
     if is_constrained(form):
         return form.space.dim <= MOST_CONSTRAINED
     few = tells_classes(form) and weighs_features(form) and few_statistics(form, privacy)
@@ -101,27 +102,27 @@ def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: P
 
 
 def bounded(analysed: Callable[[], Analysis]) -> bool:
-    """Say whether the gradients of records are bounded, which minimisers with noise need."""
+    """Return whether records' gradients are bounded, as noisy minimisers require."""
     with suppress(DPConvexError, OverflowError):
         return analysed().unbounded is None
     return False
 
 
 def weighs_features(form: LossForm) -> bool:
-    """Say whether parameters are weights of fields; else records choose among them, as strata or entries of a table do."""
+    """Return whether parameters are weights of fields; otherwise records choose among them, as for strata or table entries."""
     scores = map(form.polynomial, form.every_leaf)
     return any((score.monomial[score.coordinate >= 0] >= 0).any() for score in scores)
 
 
 def has_kink(analysed: Callable[[], Analysis]) -> bool:
-    """Say whether a loss has a nonsmooth point, or nothing is proved of it, so that no minimiser is released either."""
+    """Return whether a loss has a nonsmooth point, or is not proved convex, so that no minimiser can be released."""
     with suppress(NotPrivate):
         return analysed().kink is not None
     return True
 
 
 def lacks_minimiser(analysed: Callable[[], Analysis]) -> bool:
-    """Say whether neither the regularizer nor K holds a parameter, as a free intercept: that is for steps alone."""
+    """Return whether some parameter, such as a free intercept, is bounded neither by the regularizer nor by K."""
     with suppress(DPConvexError, OverflowError):
         check_strong_convexity(analysed(), None)
         return False
@@ -129,12 +130,12 @@ def lacks_minimiser(analysed: Callable[[], Analysis]) -> bool:
 
 
 def is_constrained(form: LossForm) -> bool:
-    """Say whether losses of classes have constraints, or a penalty that is no ridge."""
+    """Return whether losses of classes have constraints, or a penalty other than a ridge."""
     return tells_classes(form) and ridge_of(form) is None
 
 
 def is_wide(form: LossForm, privacy: Privacy, size: int) -> bool:
-    """Say whether losses of classes read so many features that their second moment takes too long to draw noise for."""
+    """Return whether losses of classes read too many features for noise on their second moment."""
     record = form.template.record
     count, level = features_of(form), gaussian_level(privacy.epsilon, privacy.delta)
     return bool(record.discrete) and count > (WIDE if size * level < SPARSE * count else WIDEST)
@@ -146,7 +147,7 @@ def features_of(form: LossForm) -> int:
 
 
 def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
-    """Say whether K is an l1 ball or a simplex with more features than a third of records times the level of the guarantee."""
+    """Return whether K is an l1 ball or simplex with more features than a third of records times the level."""
     with suppress(DPConvexError):
         enough = signal_to_noise(privacy, gaussian_level(privacy.epsilon, privacy.delta), size) / 3
         return num_vertices(form) > enough and not has_nonsmooth_loss(form)
@@ -154,7 +155,7 @@ def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
 
 
 def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> str:
-    """Say why the recipe's choice is what it is, and how to have another; empty where mechanisms were compared."""
+    """Return the reason for the plan and how to choose another; empty if mechanisms were compared."""
     if isinstance(mechanism, SufficientStatistics):
         return "Chosen because the loss is quadratic: noisy sums over the data are released once."
     if isinstance(mechanism, NoisyFrankWolfe):
@@ -182,13 +183,13 @@ def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> st
 
 
 def has_nonsmooth_loss(form: LossForm) -> bool:
-    """Say whether a loss has a nonsmooth point; squares and Huber losses of hinges, of targets or constrained, have none."""
+    """Return whether a loss has a nonsmooth point, apart from squared or Huber hinges of targets or of constrained classes."""
     hides = not form.template.record.discrete or ridge_of(form) is None
     return any(node.variables and not (hides and hidden) for node, hidden in nonsmooth_parts(form).items())
 
 
 def has_domain(form: LossForm) -> bool:
-    """Say whether losses may be no numbers at some scores, as logarithms are."""
+    """Return whether losses may be undefined at some scores, as logarithms are."""
     return any(
         domain is not None and argument.variables
         for node in postorder(form.losses)
@@ -198,14 +199,14 @@ def has_domain(form: LossForm) -> bool:
 
 
 def nonsmooth_parts(form: LossForm) -> dict[Expression, bool]:
-    """Return the nonsmooth nodes of the losses, and whether squares or Huber losses hide each: those of hinges."""
+    """Return the nonsmooth nodes of the losses, and for each whether it is a hinge inside squares or Huber losses alone."""
     squared = {n: n.atom is HUBER or (n.atom is POWER and n.option("p") >= 2) for n in postorder(form.losses)}
     seen = {side for node, square in squared.items() if not square for side in node.args} | set(form.losses)
     return {node: is_hinge(node) and node not in seen for node in nonsmooth_nodes(form.losses)}
 
 
 def few_statistics(form: LossForm, privacy: Privacy) -> bool:
-    """Say whether the losses are quadratic, with few enough statistics to fit quickly."""
+    """Return whether the losses are quadratic, with few enough statistics for a fast fit."""
     with suppress(DPConvexError):
         return 0 < SufficientStatistics.usual(privacy).moments(form, privacy.adjacency).count <= MOST_STATISTICS
     return False
@@ -216,7 +217,7 @@ def records_each(form: LossForm, privacy: Privacy, size: int) -> float:
 
 
 def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
-    """Say whether records of classes are too few for minimisers, or their loss is nonsmooth and its parameters are not free."""
+    """Return whether classes have too few records for minimisers, or a nonsmooth loss with constrained parameters."""
     form = analysis.form
     if not form.template.record.discrete or analysis.unbounded is not None:
         return False
@@ -228,16 +229,16 @@ def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
 
 
 def clipped_steps(analysis: Analysis, privacy: Privacy) -> NoisyGradientDescent:
-    """Return steps on gradients that are clipped at a part of their bound; a person's grow with the root of their number."""
+    """Return clipped steps, with a part of the gradient bound as clip; a person's clip grows with the root of the weight."""
     return NoisyGradientDescent(clip=PART * math.sqrt(privacy.person.weight) * analysis.gradient_bound)
 
 
 @dataclass(frozen=True)
 class Automatic(ForUnits):
-    """Whichever certified mechanism is foreseen to have the smallest excess risk; what `verify` and `solve` use by default."""
+    """The certified mechanism with the smallest predicted excess risk: the last default plan of `verify` and `solve`."""
 
     def candidates(self, analysis: Analysis, delta: bool) -> tuple[Candidate, ...]:
-        """Return the mechanisms that are compared, with delta or without, in order of preference at equal risk."""
+        """Return the mechanisms to compare, with or without delta, in order of preference at equal risk."""
         smooth = analysis.kink is None
         found: list[Candidate] = []
         if smooth:
@@ -276,7 +277,7 @@ class Automatic(ForUnits):
         return best.advised(f"Mechanisms compared by predicted excess risk ({how}): {compared}.")
 
     def others(self, analysis: Analysis, certificate: Certificate) -> list[Candidate]:
-        """Return what was not chosen; what needs a delta that the guarantee has not got refuses by itself."""
+        """Return the mechanisms that were not chosen; some need a delta, and raise without it."""
         return [m for m in self.candidates(analysis, delta=True) if m != self.chosen(certificate)]
 
     def chosen(self, certificate: Certificate) -> Candidate:
@@ -290,7 +291,7 @@ class Automatic(ForUnits):
 
 
 class TargetRange(Automatic):
-    """The same after two private choices of the range of the target; what pure regressions use by default."""
+    """`Automatic` after two private choices of the target's range: the default for pure regressions."""
 
 
 def foreseen(certificate: Certificate) -> float:

@@ -1,4 +1,4 @@
-"""Residual noise: integer noise on a grid, drawn exactly, hides how far an answer is from the minimiser (docs/release.md)."""
+"""Residual noise: exact integer noise on a grid hides the distance of an answer from the minimiser (docs/release.md)."""
 
 import math
 from contextlib import suppress
@@ -28,17 +28,17 @@ from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arguments import FRACTION, POSITIVE, check_fields, require
 
-# The residual noise's usual share of epsilon, how much it takes at most, however large the guarantee, and its share where it
-# would be larger than the mechanism's: that noise falls with epsilon, and the distance that rounding certifies grows.
+# Default share of epsilon for the residual noise; its largest epsilon; its share if the residual noise would be larger than the
+# mechanism's: more epsilon lowers that noise, and then raises the distance that rounding can certify.
 SHARE, LARGEST_EPSILON, EVEN = 0.01, 0.1, 0.5
-# The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for.
+# The part of it for a noisy number of records, and the margins of this noise that a certificate covers.
 COUNTED, MARGINS = 0.25, 1.1
-# Where rounding allows it, the residual noise is this small next to the least that the mechanism's noise may do to the answer.
+# Size of the residual noise next to the least effect of the mechanism's noise on the answer, if rounding allows it.
 RELATIVE_SIZE = 0.01
-# The tolerance is so many times the floor that rounding sets, so that every fit can be certified: where K is all of space and
-# nothing has kinks a gradient alone must get there; steps with a projection, and multipliers, need more room.
+# Ratio of the tolerance to the rounding floor, so that every fit can be certified: one gradient suffices without constraints
+# and kinks; steps with a projection, and multipliers, need more room.
 FREE_ROOM, ROOM_OF_STEPS = 3.0, 10.0
-# A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
+# The norm of log-concave noise exceeds this multiple of its mean with probability at most TAIL; the exponential is the worst.
 LOG_CONCAVE = 70.0
 
 DROWNED = (
@@ -81,13 +81,13 @@ class ResidualNoise:
         check_fields(self, share=FRACTION, tolerance=POSITIVE.or_none)
 
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
-        """Divide a guarantee between the mechanism and the residual noise; as real numbers the two do not exceed it."""
+        """Divide a guarantee between the mechanism and the residual noise, without exceeding it in real numbers."""
         epsilon = min(self.share * privacy.epsilon, LARGEST_EPSILON if self.share < EVEN else math.inf)
         spent = privacy.part(epsilon, self.share * privacy.delta)
         return privacy.minus(spent), spent
 
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Prove a mechanism private with residual noise.  Choose mechanism and share with the least sum of both noises."""
+        """Prove a mechanism private with residual noise.  Choose mechanism and share for the least sum of both noises."""
         best = self._certify(mechanism, analysis, privacy, size)
         others = getattr(mechanism, "others", None)
         every = [(self, one) for one in (others(analysis, best) if best.dominated and callable(others) else ())]
@@ -120,7 +120,7 @@ class ResidualNoise:
 
 
 def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
-    """Return the certificate of a fit on at most so many records; the same one if it is made for as many."""
+    """Return the certificate for at most this number of records; unchanged if it covers as many."""
     cover = certificate.cover
     assert cover is not None
     if records <= cover.records:
@@ -148,7 +148,7 @@ def with_cover(
     more: bool = False,
     asked: float | None = None,
 ) -> tuple[Certificate, IntegerNoise, tuple[Derivation, ...]]:
-    """Choose tolerance and residual noise for at most so many records, `more` than they were chosen for, from public numbers."""
+    """Choose tolerance and residual noise for at most `records`, from public numbers; `more` if a certificate is extended."""
     chosen = getattr(mechanism, "chosen", None)
     mechanism = chosen(bare) if callable(chosen) else mechanism
     hiding = getattr(mechanism, "hiding", None)
@@ -169,7 +169,7 @@ def with_cover(
         raise TemplateError("a ResidualNoise for sufficient statistics takes no tolerance: rounding alone is hidden.")
     distance = drawing_error(mechanism, analysis, bare, cap, records) + bare.tolerance
     count = bare.noise_dimension if isinstance(bare, StatisticsCertificate) else analysis.form.space.dim
-    law = bare.cover.noise if more and bare.cover else ""  # of another law, noise would be another event
+    law = bare.cover.noise if more and bare.cover else ""  # another law of noise would be another event
     noise = calibrate_residual_noise(spent, distance, count, cap, tail, law)
     noise = replace(noise, records=float(records), counting=counting)
     return bare, noise, (bare.derivation, *residual_steps(noise))
@@ -180,7 +180,7 @@ def room_above(analysis: Analysis) -> float:
 
 
 def usual_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> float:
-    """Return how long residual noise may be that is small next to the least that the mechanism's does to the answer."""
+    """Return the size of residual noise that is small next to the least effect of the mechanism's noise on the answer."""
     if isinstance(certificate, OutputCertificate):
         return RELATIVE_SIZE * certificate.expected_noise
     radius = answer_radius(analysis, certificate, cap, records)
@@ -198,7 +198,7 @@ def released_event(bare: Certificate, noise: IntegerNoise) -> Event:
 
 
 def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> None:
-    """Refuse what may have no certified answer: whether a fit fails would then depend on the data, and nothing hides that."""
+    """Raise if some data have no certified answer: failures would then depend on the data without protection."""
     form = analysis.form
     bend = bend_of(form, answer_radius(analysis, certificate, cap, records) * (1 + 1e-6))
     if not math.isfinite(bend.rest):
@@ -227,7 +227,7 @@ def residual_steps(noise: IntegerNoise) -> tuple[Derivation, ...]:
 
 
 def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
-    """Bound the norm of a mechanism's noise but for a probability of 2^-100: by itself, or of a log-concave law with its mean."""
+    """Bound the norm of the noise, except with probability 2^-100, by the mechanism or as for log-concave noise with its mean."""
     own = getattr(mechanism, "noise_bound", None)
     return float(own(certificate, TAIL)) if callable(own) else LOG_CONCAVE * certificate.expected_noise
 
@@ -235,7 +235,7 @@ def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
 def drawing_error(
     mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cap: float, records: float
 ) -> float:
-    """Bound how far the answer moves because the noise is drawn, and added to an answer, in floating point."""
+    """Bound the movement of the answer because noise is drawn, and added, in floating point."""
     relative = (analysis.form.space.dim + 16) * EPSILON
     if isinstance(certificate, StatisticsCertificate):
         reach = records * certificate.gradient_bound
@@ -253,10 +253,10 @@ def drawing_error(
 def calibrate_residual_noise(
     spent: Privacy, distance: float, dimension: int, noise_cap: float = 0.0, tail: float = TAIL, law: str = ""
 ) -> IntegerNoise:
-    """Choose grid and noise for answers within a distance of the exact one.
+    """Choose grid and noise for answers within a distance tau of the exact one.
 
-    Two answers to the same exact one are at most 2 tau apart, and rounding moves each coordinate by half a step at most: on the
-    grid they are at most ``2 tau sqrt(dim)/step + dim`` steps apart in l1, and ``2 tau/step + sqrt(dim)`` in l2.
+    Two answers near the same exact one are at most 2 tau apart, and rounding moves each coordinate by at most half a step.  On
+    the grid they are at most ``2 tau sqrt(dim)/step + dim`` steps apart in l1, and ``2 tau/step + sqrt(dim)`` in l2.
     """
     if not 1e-250 < distance < 1e250:
         raise DPConvexError(f"residual noise: there is no grid for a distance of {distance!r}; rescale the problem.")
@@ -266,7 +266,7 @@ def calibrate_residual_noise(
     scale = math.nextafter(total / spent.epsilon, math.inf)
     parts = (spent.epsilon, spent.delta, distance, step, dimension)
     laplace = IntegerNoise(LAPLACE, *parts, float(total), scale, noise_cap)
-    if spent.delta <= 2 * tail:  # too little for Gaussian noise
+    if spent.delta <= 2 * tail:  # delta is too small for Gaussian noise
         return laplace
     euclidean = (2 * distance / step + root) * (1 + NORM_SLACK)
     sigma = gaussian_sigma(spent.epsilon, spent.delta - tail - grid_loss(spent.epsilon), 1.0)
@@ -275,7 +275,7 @@ def calibrate_residual_noise(
 
 
 def confirm(certificate: Certificate) -> None:
-    """Raise, before charging, if the residual noise is not private or OpenDP cannot draw it, or the noise of a count."""
+    """Raise, before charging, if the residual noise is not private, or OpenDP cannot draw it or the noise of a count."""
     cover = certificate.cover
     if cover is None:
         return
@@ -286,12 +286,12 @@ def confirm(certificate: Certificate) -> None:
 
 
 def margin(counting: float, most: int = 1) -> float:
-    """Return what integer noise for a count, with a scale of most/epsilon, exceeds with a probability below 2^-100."""
+    """Return the bound that integer noise of scale most/epsilon exceeds with probability below 2^-100."""
     return math.ceil(-math.log(TAIL) / counting * most * (1 + TAIL_SLACK))
 
 
 def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | None = None, most: int = 1) -> float:
-    """Release a number that is at least the number of records, of which one moves by `most`, but for a probability of 2^-100."""
+    """Release an upper bound on the number of records, of sensitivity `most`, which fails with probability below 2^-100."""
     noisy = perturb(np.array([float(count)]), laplace_count(cover.counting, most), rng)
     return float(noisy[0]) + margin(cover.counting, most)
 

@@ -1,4 +1,4 @@
-"""How exact a computed answer can be for all data and draws, from public constants alone: else refusals would tell of data."""
+"""Bounds on the accuracy of computed answers, over all data and noise, from public constants: refusals reveal nothing."""
 
 import math
 
@@ -24,16 +24,15 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 from dpconvex.util.summation import public_norms
 
-SURPLUS = 2  # Under add-remove the number of records is private; bounds hold for up to so many times the nominal one
-# The duality gap of a certificate by multipliers is this many times what rounding does to inequalities, in units of their
-# margins.
+SURPLUS = 2  # Under add-remove the number of records is private; bounds hold up to this multiple of the nominal one
+# Ratio of the duality gap of a certificate by multipliers to the rounding of inequalities, in units of their margins.
 GAPS = 16.0
 
 
 def largest_floor(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
 ) -> float:
-    """Bound what `dpconvex.optim.problem` adds to a distance for rounding, over all data sets and noise up to a bound."""
+    """Bound the rounding part of a distance in `dpconvex.optim.problem`, over all data sets and noise up to a bound."""
     mu = certificate.strong_convexity
     if mu <= 0:
         return float(np.inf)
@@ -45,7 +44,7 @@ def largest_floor(
     stiffness = curved + certificate.added
     loss_bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
-    if kinks:  # their slopes may hide those of the smooth part
+    if kinks:  # slopes of kinks may hide slopes of the smooth part
         smooth = split_kinks(feasible, form.template.regularizer)[0]
         steepness = float(np.linalg.norm(slope_of(smooth, form.space, start)))
         slope += certificate.size * steepness if np.isfinite(steepness) else math.inf
@@ -56,7 +55,7 @@ def largest_floor(
         return error
     if kinks.epigraph is not None:
         region, room = kinks.epigraph.region, certificate.size * kinks.epigraph.room
-        # Multipliers of what a height is above add up to what it costs, times the rows' lengths.
+        # The multipliers of an epigraph variable add up to its cost, times the rows' lengths.
         pulls = gradient + certificate.size * float(kinks.epigraph.weights.sum()) * longest_row(region)
         return 2 * error + math.sqrt(2) * dual_floor(region, mu, radius, gradient, pulls, room)
     if feasible.obstacle is not None:
@@ -64,7 +63,7 @@ def largest_floor(
     if not feasible.has_projection:
         return error + dual_floor(feasible.region, mu, radius, 2 * gradient, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
-    # No point is certified by one gradient.
+    # One gradient certifies no point here.
     if isinstance(certificate, OutputCertificate) or not math.isfinite(certificate.hessian_bound):
         proximal = projection_error(form, radius + gradient / lipschitz, certificate.size / lipschitz)
         return 2 * error + proximal * (1 + 2 * lipschitz / mu)
@@ -73,18 +72,19 @@ def largest_floor(
 
 
 def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls: float, room: float = 0.0) -> float:
-    """Bound what rounding adds to a distance that multipliers certify, over all answers of a norm up to `radius`.
+    """Bound the rounding part of a distance that multipliers certify, over all answers of norm at most `radius`.
 
-    With margins s_j of the inequalities at a point p of K, and multipliers y of the minimiser, the sum of the y_j s_j is at most
-    the objective's decrease from p; where inequalities are kept to a fraction r of margins, the gap is a multiple of r times it.
-    `gradient` bounds the slope, `pulls` what gradients and multipliers are made of, `room` what heights cost at p above terms.
+    Let s_j be the margins of the inequalities at a point p of K, and y the minimiser's multipliers.  The sum of the y_j s_j is
+    at most the objective's decrease from p.  If inequalities hold to a fraction r of margins, the gap is a multiple of r times
+    this decrease.  `gradient` bounds the slope, `pulls` the terms of gradients and multipliers, `room` the cost of heights
+    above terms at p.
     """
     reach = radius + float(np.linalg.norm(region.inside.astype(float)))
     decrease = min(gradient * reach, gradient**2 / mu) + room
     count = sum(len(block.offset) for block in (*region.blocks, *region.cuts(region.inside)))
-    # Of multipliers and rows, one for each number that is added up.
+    # One rounding for each term in multipliers and rows.
     residual = (8 * (64 + count + region.dim) * EPSILON + region.tilt) * pulls / mu + 8 * EPSILON * radius
-    if region.is_polyhedral:  # points of it are found in exact arithmetic, without a gap
+    if region.is_polyhedral:  # its points are found in exact arithmetic, without a gap
         return residual
     return math.sqrt(GAPS * relative_rounding(region, radius) * decrease / mu) + residual
 
@@ -92,7 +92,7 @@ def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls:
 def answer_radius(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
 ) -> float:
-    """Bound the norm of the minimiser that a certificate is about, over all data sets and all noise up to a bound."""
+    """Bound the norm of a certificate's minimiser, over all data sets and noise up to a bound."""
     records = largest_count(certificate.privacy, certificate.size) if records is None else records
     mu, bound = certificate.strong_convexity, certificate.gradient_bound
     smooth = smooth_analysis(analysis, certificate.smoothing) if certificate.smoothing else analysis
@@ -104,8 +104,9 @@ def minimiser_norm(
 ) -> float:
     """Bound the norm of the minimiser (docs/release.md, section 4).
 
-    With s the slope of the public part at theta_0, the point of K next to 0, its distance r has ``mu r <= nG + s + ||b||``; and
-    if theta_0 is 0, ``mu r^2 - (s + ||b||) r <= n D``, D the largest drop of a loss, as losses are convex.
+    Let theta_0 be the point of K nearest to 0, and s the slope of the public part there.  The minimiser's distance r from
+    theta_0 has ``mu r <= nG + s + ||b||``.  If theta_0 is 0, then ``mu r^2 - (s + ||b||) r <= n D``, with D the largest drop
+    of a loss, because losses are convex.
     """
     start, slope = public_start(analysis, size, added)
     pull = slope + noise
@@ -117,12 +118,12 @@ def minimiser_norm(
 
 
 def largest_count(privacy: Privacy, size: int) -> int:
-    rows = privacy.most if privacy.keep == "weights" else 1  # where people are counted
+    rows = privacy.most if privacy.keep == "weights" else 1  # if people are counted
     return size * rows * (SURPLUS if privacy.adjacency == "add-remove" else 1)
 
 
 def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:
-    """Return the point of K next to 0, and the norm of a subgradient of the public part there, 0 if there is none."""
+    """Return the point of K nearest to 0, and the norm of a subgradient of the public part there (0 if there is none)."""
     start, gradient = start_and_slope(analysis)
     norm = float(np.linalg.norm(size * gradient + added * start))
     return start, norm if np.isfinite(norm) else 0.0
@@ -131,7 +132,7 @@ def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, 
 @once
 def start_and_slope(analysis: Analysis) -> tuple[Array, Array]:
     form, kinks = analysis.form, kinks_of(analysis.form)
-    start = np.zeros(form.space.dim)  # itself if K is not known well enough
+    start = np.zeros(form.space.dim)  # 0 itself if K is not known well enough
     if kinks.epigraph is not None:
         start = kinks.epigraph.inside
     elif form.feasible.obstacle is None:
@@ -141,7 +142,7 @@ def start_and_slope(analysis: Analysis) -> tuple[Array, Array]:
 
 
 def largest_eigenvalue(analysis: Analysis) -> float:
-    """Bound that of the regularizer's constant curvature by its largest absolute row sum."""
+    """Bound the largest eigenvalue of the regularizer's constant curvature by its largest absolute row sum."""
     return largest_row_sum(analysis.regularizer[0])
 
 
@@ -150,26 +151,26 @@ def kinks_of(form: LossForm) -> Kinks:
 
 
 def projection_error(form: LossForm, norm: float, step: float = 0.0) -> float:
-    """Bound the error of a computed proximal step of a length (0 for a mere projection) from a point of a given norm."""
+    """Bound the error of a computed proximal step (step 0: a projection) from a point of this norm."""
     kinks = kinks_of(form)
     return form.feasible.error(norm) + 4 * EPSILON * norm + (kinks.error(norm, step) if kinks and step else 0.0)
 
 
 def bend_of(form: LossForm, radius: float) -> Bend:
-    """Bound the curvature of a regularizer, without kinks that a proximal map handles, at all points of K up to a norm."""
+    """Bound the curvature of a regularizer, without kinks in a proximal map, at all points of K up to a norm."""
     bounded = form.feasible.norm_bound
     radius = bounded if bounded <= radius else 2.0 ** math.ceil(math.log2(max(radius, 1e-100)))
     return compute_bend(form, radius)
 
 
 def bends(form: LossForm) -> bool:
-    """Say whether a regularizer has terms besides squares, affine terms and kinks that a proximal map handles."""
+    """Return whether a regularizer has terms besides squares, affine terms and kinks in a proximal map."""
     return quadratic_parts(form)[2] is not None
 
 
 @once
 def quadratic_parts(form: LossForm) -> tuple[float, float, Expression | None]:
-    """Return the largest absolute row sum of the Hessian of squares, the curvature of determinants over K, and other terms."""
+    """Return the largest absolute row sum of the squares' Hessian, the curvature of determinants over K, and all other terms."""
     smooth, _ = split_kinks(form.feasible, form.template.regularizer)
     if known_part := as_quadratic(smooth, form.space):
         return largest_row_sum(known_part.hessian), 0.0, None
@@ -178,7 +179,7 @@ def quadratic_parts(form: LossForm) -> tuple[float, float, Expression | None]:
     determinants = 0.0
     for part, row in linear_parts(smooth).items():
         least = form.feasible.least_eigenvalue(part.args[0]) if part.atom is LOG_DET else 0.0
-        if least > 0:  # log det P bends a direction V by tr(P^-1 V P^-1 V)
+        if least > 0:  # the curvature of log det P along V is tr(P^-1 V P^-1 V)
             determinants += float(abs(row).sum()) / least**2
             continue
         known = part.is_affine or as_squares(part, row.toarray()[0]) is not None

@@ -1,4 +1,4 @@
-"""Sufficient statistics: all that a quadratic loss takes from the data, released once (docs/theory.md, section 18)."""
+"""Sufficient statistics of a quadratic loss, released once (docs/theory.md, section 18)."""
 
 from dataclasses import dataclass
 
@@ -20,8 +20,8 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.summation import MOMENT_BLOCK
 
 SOURCE = "docs/theory.md, section 18"
-LARGEST = 10**7  # More numbers than this are not released: each has noise of its own that is drawn exactly
-# Settings of a certificate.
+LARGEST = 10**7  # More numbers are not released: each has its own exact noise
+# Keys of a certificate's settings.
 WEIGHT, RESIDUALS = "weight_of_linear_statistics", "statistics_of_residuals"
 
 
@@ -75,7 +75,7 @@ class SufficientStatistics(ForUnits):
         return quadratic_loss(form).moments(self.weight, self.residuals, adjacency == "replace-one")
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Bound the sensitivity of the statistics and calibrate the noise; gradients of the loss need no bound."""
+        """Bound the sensitivity of the statistics and calibrate the noise; gradients need no bound."""
         form = analysis.form
         if self.noise == "gaussian":
             check_delta(privacy, "Gaussian noise on statistics", "use noise='gamma'")
@@ -112,7 +112,7 @@ class SufficientStatistics(ForUnits):
         )
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
-        """Return the certificate with a bound on rounding in sums over that many records."""
+        """Return the certificate with a bound on rounding in sums over `records` records."""
         moments = self.moments(analysis.form, certificate.privacy.adjacency)
         tolerance = summation_error(moments, certificate.gradient_bound, records)
         return certificate.copied(event=certificate.event, tolerance=tolerance)
@@ -121,7 +121,7 @@ class SufficientStatistics(ForUnits):
         return sums + self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-        """Raise: `solve` releases statistics as they are, and fits afterwards."""
+        """Raise `TemplateError`: `solve` releases statistics as they are, and fits afterwards."""
         raise TemplateError("SufficientStatistics: use dp.solve or dp.statistics.")
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:

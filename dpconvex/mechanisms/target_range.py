@@ -1,4 +1,4 @@
-"""Pure fits to targets in a small part of their bounds: two choices say where most of them lie (docs/theory.md, section 24)."""
+"""Pure fits to targets in a small part of their bounds, after two choices of that range (docs/theory.md, section 24)."""
 
 import math
 from collections.abc import Mapping
@@ -32,16 +32,15 @@ from dpconvex.util.arrays import Array, Indices, frozen
 from dpconvex.util.runtime import once
 
 SOURCE = "permute-and-flip (McKenna & Sheldon 2020), then the fit, composed adaptively; docs/theory.md, section 24"
-TARGET = "y"  # The field that predictions are of
-# The choices' part of epsilon falls with the root of records times epsilon; the middle has MIDDLE of it, or up to MOST.
+TARGET = "y"  # The field of the targets
+# The choices' share of epsilon falls with the root of records times epsilon; the middle has MIDDLE of it, or up to MOST.
 FALLING, LARGEST, MIDDLE, MOST = 6.5, 0.6, 0.6, 0.8
-# Cells of the bounds, one of them in the middle; cells on each side of the middle of a range; what twice the width costs a range,
-# in the exponent of its probability.
+# Cells of the bounds, with one in the middle; and the charge for doubling the width, in the exponent of its probability.
 CELLS, DOUBLED = 2047, 2.0
-MISSED = 10.0  # One over how often, at most, a middle may lie where there are no targets
+MISSED = 10.0  # Inverse of the largest probability that the middle is at a place without targets
 SIDES = np.unique(np.rint(np.minimum(2.0 ** (np.arange(-2, 23) / 2), CELLS))).astype(np.int64)
-PARTS, FAR = 1000, 1e6  # Parts of a level; residuals at which losses are lines, in halves of the bounds
-# Residuals beyond which squares go on as lines, in halves of a range that was found; more where noise is small.
+PARTS, FAR = 1000, 1e6  # Denominator of a level; residuals at which losses are linear, in halves of the bounds
+# Residuals from which squares continue as lines, in halves of the found range; larger if noise is small.
 CLOSE, FARTHEST, SMALL = 0.25, 8.0, 600.0
 
 
@@ -51,14 +50,14 @@ class RangePlan:
 
     privacy: Privacy
     size: int
-    level: float | None  # Part of the targets below the middle; None if that is 0, for predictions have no constant
+    level: float | None  # Quantile of the targets at the middle; None for 0, if predictions have no constant
 
     @property
-    def epsilon(self) -> float:  # Of the range
+    def epsilon(self) -> float:  # For the range
         return self.privacy.epsilon * min(FALLING / math.sqrt(self.size * self.privacy.epsilon), LARGEST)
 
     def times(self, parameters: int) -> float:
-        """Return how many times farther squares go on: noise on so many parameters is small where records are many."""
+        """Return a factor for the residuals at which squares become lines: large if there are many records for each parameter."""
         return float(np.clip(self.size * self.privacy.epsilon / (SMALL * parameters**1.5), 1.0, FARTHEST))
 
     @property
@@ -77,17 +76,17 @@ class RangePlan:
         )
 
     def chosen(self, counts: Indices, rng: np.random.Generator | None) -> tuple[float, float]:
-        """Choose the middle of a range and half its width, from numbers of targets in cells from -1 to 1.
+        """Choose the middle of a range and half its width, from counts of targets in cells from -1 to 1.
 
-        One record moves numbers below and above a cell, less their parts of all records, by at most 1, or the larger part under
-        add-remove, and the number outside of a range by at most 1, one way under add-remove.
+        One record moves the counts below and above a cell, less their parts of all records, by at most 1 (by the larger part
+        under add-remove).  It moves the count outside of a range by at most 1, in one direction under add-remove.
         """
         epsilon, adjacency, most = self.epsilon, self.privacy.adjacency, self.privacy.most
         upto, place = np.cumsum(counts), CELLS // 2
         if self.level is not None:
             needed = math.log(MISSED * CELLS) * most / (self.size * rate(1.0, adjacency))
             middle = min(max(MIDDLE * epsilon, 2 * needed), MOST * epsilon)
-            least = min(needed / middle, 0.5)  # else a middle may be where no targets are
+            least = min(needed / middle, 0.5)  # otherwise the middle may be at a place without targets
             level, whole = Fraction(min(max(self.level, least), 1 - least)).limit_denominator(PARTS).as_integer_ratio()
             below, above = (
                 whole * (upto - counts) - level * upto[-1],
@@ -107,17 +106,17 @@ class RangePlan:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The target of a regression, between bounds: losses are functions of residuals, each a prediction less the target."""
+    """The bounded target of a regression with losses of residuals: predictions minus targets."""
 
     form: LossForm
     middle: float
     half: float
-    constant: Array  # Parameters whose prediction is 1 for all records, shape (dim,); 0 if there are none
-    factors: dict[Expression, float]  # Of the residual, in affine leaves
+    constant: Array  # Parameters with prediction 1 for all records, shape (dim,); 0 if there are none
+    factors: dict[Expression, float]  # Of the residual in affine leaves
 
     @cached_property
     def level(self) -> float | None:
-        """The part of targets below the best constant, for residuals so long that losses are lines; None without a constant."""
+        """The quantile of targets at the best constant, for residuals in the linear part of losses; None without a constant."""
         losses, far, fields = self.capped().losses, FAR * self.half, self.form.template.record.continuous
         known = {field: fields[field.name].bounds[1] for loss in losses for field in loss.fields}
         sides = ({leaf: far * sign * factor for leaf, factor in self.factors.items()} for sign in (1, -1))
@@ -127,7 +126,7 @@ class Target:
 
     @once
     def capped(self, times: float = 1.0, width: float = 0.25 / CELLS, offset: float = 0.0) -> Template:
-        """Return the template of targets that are moved to a range, whose squares go on as lines for long residuals."""
+        """Return the template for targets moved to a range, with squares that continue as lines for long residuals."""
         done: dict[Expression, Expression] = {}
         for node in postorder(self.form.losses):
             args, most = [done[side] for side in node.args], times * CLOSE * self.half
@@ -142,17 +141,17 @@ class Target:
         return template.with_parts(losses=tuple(done[loss] for loss in self.form.losses), constraints=tuple(inside))
 
     def offset(self, where: tuple[float, float]) -> float:
-        """Return the prediction that stands for that of 0 in a range."""
+        """Return the original prediction at 0 in the range."""
         return self.middle * (1 - where[1]) + self.half * where[0]
 
     def restored(self, parameters: Mapping[str, Array], where: tuple[float, float]) -> dict[str, Array]:
-        """Return parameters that predict targets as they were; they are in K, but for rounding."""
+        """Return parameters that predict the original targets; they are in K, but for rounding."""
         theta = where[1] * self.form.space.pack(parameters) + self.offset(where) * self.constant
         return self.form.space.unpack(self.form.feasible.project(theta))
 
 
 def residual_of(node: Expression) -> Expression | None:
-    """Return m of the square or the Huber loss of m, or of its positive part, where m is affine."""
+    """Return the affine m if a node is the square or the Huber loss of m or of its positive part; otherwise None."""
     if node.atom is HUBER or (node.atom is POWER and node.option("p") == 2):
         (inner,) = (side for side in node.args[0].args if not is_zero(side)) if is_hinge(node.args[0]) else node.args
         return inner if inner.is_affine and inner.variables else None
@@ -160,7 +159,7 @@ def residual_of(node: Expression) -> Expression | None:
 
 
 def powers(node: Expression) -> set[int]:
-    """Return the powers of residuals in a loss: in a range, one that adds squares and absolute values is another one."""
+    """Return the powers of residuals in a loss: rescaling changes the ratio of squares to absolute values."""
     if node.is_affine or not node.variables:
         return set()
     if residual_of(node) is not None:
@@ -169,17 +168,17 @@ def powers(node: Expression) -> set[int]:
 
 
 def is_homogeneous(node: Expression) -> bool:
-    """Say whether an expression grows in proportion to residuals, or is a loss of them that is `capped`."""
+    """Return whether an expression is proportional to residuals, or is a loss of residuals that `capped` can rewrite."""
     public = [] if node.is_affine else [side for side in node.args if not side.variables]
-    if TARGET in (field.name for side in public for field in side.fields):  # in a range they are other weights
+    if TARGET in (field.name for side in public for field in side.fields):  # they would be other weights in a range
         return False
     linear = node.is_affine or node.atom in PASSING or node.atom is ABS or is_hinge(node)
     return linear or residual_of(node) is not None
 
 
 def is_symmetric(piece: ConvexSet, region: Region) -> bool:
-    """Say whether a piece of K is symmetric, and has a projection wherever it is moved, for each coordinate is read once."""
-    if isinstance(piece, AxisHull):  # rounding may part what was read twice
+    """Return whether a piece of K is symmetric, and keeps its projection when shifted because each coordinate is read once."""
+    if isinstance(piece, AxisHull):  # rounding may separate two reads
         here, bounds = piece.coordinates, np.array([region.lower, region.upper])
         read = sum(np.isin(cone.matrix.indices, here).sum() for cone in region.cones)
         single = read == len(here) and np.isinf(bounds[:, here]).all()
@@ -190,7 +189,7 @@ def is_symmetric(piece: ConvexSet, region: Region) -> bool:
 
 @once
 def target_of(form: LossForm) -> Target | None:
-    """Read a loss as one of residuals; None if it is another one, predictions are one number, or K is of another kind."""
+    """Return the target of a loss of residuals; None for other losses, constant predictions, or another kind of K."""
     box, feasible = form.template.record.continuous.get(TARGET), form.feasible
     if not isinstance(box, Box) or box.shape:
         return None
@@ -227,13 +226,13 @@ def target_of(form: LossForm) -> Target | None:
 
 
 def counts_of(batch: Batch, bounds: tuple[float, float]) -> Indices:
-    """Count targets in cells."""
+    """Count targets by cell."""
     places = np.floor(((np.asarray(batch.fields[TARGET][:]) - bounds[0]) / bounds[1] + 1) / 2 * CELLS)
     return np.bincount(np.clip(places, 0, CELLS - 1).astype(np.int64), minlength=CELLS)
 
 
 def rescaled_targets(batch: Batch, places: tuple[float, float, float, float]) -> Batch:
-    """Move targets so that a range fills the bounds."""
+    """Return the batch with targets rescaled, so that a range fills the bounds."""
     middle, half, centre, width = places
     y = np.clip(((np.asarray(batch.fields[TARGET][:]) - middle) / half - centre) / width, -1.0, 1.0)
     return Batch(batch.fields | {TARGET: frozen(np.clip(middle + half * y, middle - half, middle + half))}, batch.group)
