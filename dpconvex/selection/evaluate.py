@@ -1,4 +1,4 @@
-"""How well a released model does on records, counted with integer noise (docs/evaluation.md; docs/release.md, section 3)."""
+"""Evaluation of a released model on records, by counts with integer noise (docs/evaluation.md; docs/release.md, section 3)."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -57,10 +57,10 @@ def evaluate(
     seed: int | None = None,
     unit: ArrayLike | None = None,
 ) -> Evaluation:
-    """Measure the errors of a release on records outside its fit; on fitted records they are as private, but too low.
+    """Measure the errors of a release on records outside its fit. On fitted records the result is as private, but too low.
 
-    Records are counted in public cells, and the counts are released with noise.  For two labels with scores, cells are label by
-    score.  For other labels they are label by right or wrong, and its probability.  For a number they are the residual, the
+    Records are counted in public cells, and the counts are released with noise.  For two labels with scores, cells are label
+    by score.  For other labels they are label by right or wrong, and its probability.  For a number they are the residual, the
     prediction and the number.  For survival they are the interval of the event, or of censoring, and the mean probability to
     survive.  Errors, curves and calibration follow from these counts.
 
@@ -163,7 +163,7 @@ def evaluate(
 
 
 def check_target(label: str, domain: Any, target: int | None, release: Release) -> None:
-    """Refuse several numbers without the index of one, and an index that is none of theirs."""
+    """Raise for several numbers without `target`, and for an index out of range."""
     several = domain.shape[0] if isinstance(domain, Box) and len(domain.shape) == 1 else 0
     said = f"evaluate: {label!r} has {several or 'not several'} numbers."
     said += f" Evaluate each by itself, by target=0 to target={several - 1}." if several else " Leave target out."
@@ -172,7 +172,7 @@ def check_target(label: str, domain: Any, target: int | None, release: Release) 
 
 
 def cuts_of(release: Release, cells: Any) -> tuple[float, ...] | None:
-    """Return where scores between 0 and 1 are cut: also where the second label begins to be said."""
+    """Return the cuts of scores between 0 and 1, including the score from which the second label is predicted."""
     if cells is None:
         return None
     cuts = np.array([np.nan])
@@ -191,9 +191,9 @@ def split(
 ) -> tuple[Indices, Indices]:
     """Return the indices of records to fit and to evaluate; the records of a person stay together.
 
-    A key and the identifier alone give each person a random number.  The share `test` of people with the smallest numbers is the
-    evaluation part.  So replacing a person moves one person of each part.  Under add-remove, it is all people with a number
-    below `test`, so that a further person moves nobody else.
+    A key and the identifier alone give each person a random number.  The share `test` of people with the smallest numbers is
+    the evaluation part.  So replacing a person moves one person of each part.  Under add-remove, it is all people with a
+    number below `test`, so that a further person moves nobody else.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def split(
 
 
 def number_of(key: bytes, identifier: Any) -> float:
-    """Return a number from 0 to 1 that follows from a key and one identifier, the same for equal ones."""
+    """Return a number from 0 to 1 determined by a key and one identifier; equal identifiers have equal numbers."""
     plain = int(identifier) if isinstance(identifier, bool) else identifier
     digest = blake2b(text_of(plain).encode("utf-8", "surrogatepass"), key=blake2b(key, digest_size=32).digest())
     return int.from_bytes(digest.digest()[:8], "big") / 2**64

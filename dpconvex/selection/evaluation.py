@@ -1,4 +1,4 @@
-"""What follows from released counts, for free: errors, curves and calibration, with intervals for sampling and noise."""
+"""Evaluations computed from released counts, at no further cost: errors, curves and calibration, with intervals."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,8 +22,8 @@ from dpconvex.util.arguments import Kind, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
 
-REPLICATES = 400  # Estimates from records that are drawn anew: their spread makes intervals
-RARE = 0.02  # Share of records in a cell of predictions without which nothing is said of it
+REPLICATES = 400  # Bootstrap replicates for intervals
+RARE = 0.02  # Least share of records in a cell of predictions with a printed result
 MOST = 0.5  # Share of records in one cell of scores from which finer cells are advised
 ERRORS = "error", "constant", "auc", "log_loss", "brier", "calibration_error"
 SUMMARY = (*ERRORS, "r2", "deviance", "deviance_gain", "absolute_error", "concordance")
@@ -33,8 +33,8 @@ SUMMARY = (*ERRORS, "r2", "deviance", "deviance_gain", "absolute_error", "concor
 class Evaluation(StatedNumbers):
     """Hold the errors and curves of a release on records, computed from noisy counts; print a summary.
 
-    All numbers follow from `sums`, at no further cost.  Each is an `Estimate`, whose ``interval`` covers the sampling of records
-    and the noise.
+    All numbers follow from `sums`, at no further cost.  Each is an `Estimate`, whose ``interval`` covers the sampling of
+    records and the noise.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Evaluation(StatedNumbers):
 
     @property
     def is_hidden(self) -> bool:
-        """Whether noise outweighs the number of a group's records, so that its rates are refused."""
+        """Whether noise outweighs the number of a group's records, so that its rates raise."""
         return self.chosen is not None and bool(self._sizes[0] <= measures.WITHIN * self._sizes[1:].std())
 
     @property
@@ -100,16 +100,16 @@ class Evaluation(StatedNumbers):
         return whole(self._of_group(next(iter(self.cells.tables))))
 
     def _of_group(self, name: str) -> Array:
-        """Return the counts of a table, shape (1 + replicates, *cells), of the chosen group or of all."""
+        """Return the counts of a table for the chosen group (or all records), shape (1 + replicates, *cells)."""
         return self._counts[name][:, 0 if self.chosen is None else 1 + self.chosen]
 
     @cached_property
     def _counts(self) -> dict[str, Array]:
-        """Counts of cells, shape (1 + replicates, 1 + groups, *cells): the estimate, and others from records drawn anew."""
+        """The counts of cells, shape (1 + replicates, 1 + groups, *cells): the estimate, then bootstrap replicates."""
         return self.cells.estimates(np.array(self.sums), self.total, self.scale, self.clusters, REPLICATES)
 
     def _table(self, *names: str) -> Array:
-        """Return the counts of the first of these tables that there is, as `_of_group` does, or raise."""
+        """Return the counts of the first existing table, as `_of_group` does; raise if none exists or noise hides the group."""
         if self.is_hidden:
             said = "noise outweighs the number of its records, and its rates would be noise"
             raise TemplateError(f"the group {self.groups[self.chosen or 0]!r}: {said}.")
@@ -125,12 +125,12 @@ class Evaluation(StatedNumbers):
         return made
 
     def by_group(self) -> dict[Any, Self]:
-        """Return the evaluation of each declared group, but of those that are `hidden` by noise."""
+        """Return the evaluation of each declared group, without the groups in `hidden`."""
         return {name: own for name in self.groups if not (own := self.group(name)).is_hidden}
 
     @property
     def hidden(self) -> list[Any]:
-        """The groups with so few records that noise outweighs their number."""
+        """The groups with fewer records than noise."""
         return [name for name in self.groups if self.group(name).is_hidden]
 
     @property
@@ -147,7 +147,7 @@ class Evaluation(StatedNumbers):
 
     @property
     def constant(self) -> Estimate:
-        """The error of the best constant: the most frequent label, or the mean."""
+        """The error of the best constant: of the most frequent label, or of the mean."""
         if self.cells.kind == "numbers":
             found = estimate(self._variances, self._range**2)
             return found.within(2 * found)
@@ -175,7 +175,7 @@ class Evaluation(StatedNumbers):
 
     @property
     def log_loss(self) -> Estimate:
-        """Mean of minus the logarithm of the label's probability; in a cell two labels come true as their curve says."""
+        """Mean negative logarithm of the label's probability. For two labels, a fitted curve gives frequencies within cells."""
         table, edges = self._table("probabilities", "likelihood"), self.cells.edges
         if table.ndim == 2:
             return share(table @ measures.surprise(edges), table, np.inf).within(np.log(max(len(self.labels), 2)))
@@ -189,11 +189,11 @@ class Evaluation(StatedNumbers):
 
     @property
     def auc(self) -> Estimate:
-        """Area under the ROC curve; in a cell, odds are taken to rise at least as probabilities say; at its lower end, not to."""
+        """Area under the ROC curve. Within a cell, odds rise at least like probabilities; at the interval's lower end not."""
         table = self._table("probabilities", "scores")
         no, yes, _ = measures.calibrated(table, self.cells.edges, self._variance / self.clusters)
         found, even = (share(*measures.label_pairs(no, yes, self.cells.edges, ordered)) for ordered in (True, False))
-        # Of a label with so few records that noise in all cells may be as many, nothing is known.
+        # If noise may exceed a label's records over all cells, nothing is known.
         few = table[0].sum(axis=1).min() <= CLEAR * np.sqrt(self._variance * table.shape[2])
         ends = min(found.interval[0], even.interval[0]), found.interval[1]
         return Estimate(found, (0.0, 1.0) if few else ends, found.most)
@@ -214,9 +214,9 @@ class Evaluation(StatedNumbers):
         return curve(ratio(found[0, 1], found[0, 1, :1]), ratio(found[:, 1], found.sum(axis=1)), self.cells.edges[:-1])
 
     def confusion(self, threshold: float = 0.5) -> Array:
-        """Return the confusion matrix, shape (2, 2): rows are labels, columns are predictions by a score threshold.
+        """Return the confusion matrix at a score threshold, shape (2, 2): rows are labels, columns are predictions.
 
-        Exact at cuts between cells, up to the noise.  Inside a cell, densities and odds slope as other cells say.
+        Exact at cuts between cells, up to the noise.  Inside a cell, densities and odds are interpolated from other cells.
         """
         return np.asarray(self._confusions(threshold)[0])
 
@@ -229,7 +229,7 @@ class Evaluation(StatedNumbers):
         return {name: share(*parts) for name, parts in found.items()} | {"selected": share(said, table)}
 
     def calibration(self) -> Curve:
-        """Return observed shares of the second label (y) by mean probabilities (x), in up to ten bins; `at` are their shares.
+        """Return observed shares of the second label (y) by mean probabilities (x), in up to ten bins; `at` holds bins' shares.
 
         NaN where noise hides the share of records.
         """
@@ -238,7 +238,7 @@ class Evaluation(StatedNumbers):
 
     @property
     def crowding(self) -> str:
-        """What to do if most records lie in one cell of scores, as of rare labels; an empty text if they do not."""
+        """Advice if most records lie in one cell of scores, as for rare labels; otherwise an empty text."""
         name = next((name for name in ("probabilities", "scores") if name in self.cells.tables), "")
         records = self._of_group(name)[0].sum(axis=0) if name else np.zeros(1)
         if records.max() <= MOST * records.sum():
@@ -251,16 +251,16 @@ class Evaluation(StatedNumbers):
     def calibration_error(self) -> Estimate:
         """Mean distance of observed shares from probabilities, over the records in the bins of `calibration`."""
         shares, observed, said = bins(self._table("probabilities"), self.cells.edges)
-        apart = np.nan_to_num(observed - said)  # of bins without records, which count nothing
+        apart = np.nan_to_num(observed - said)  # 0 for bins without records, which have no weight
         found = estimate((shares * np.abs(apart)).sum(axis=1))
-        # Chance adds to distances: near 0, by more than records that are drawn anew show. The lower end allows for it.
+        # Chance increases distances near 0 by more than replicates show. The lower end of the interval allows for it.
         square, chance = (shares[0] * apart[0] ** 2).sum(), (shares[0] * apart[1:].var(axis=0)).sum()
         least = np.sqrt(max(square - 2 * chance, 0.0)) - (found.interval[1] - found)
         return Estimate(found, (min(max(least, 0.0), found.interval[0]), found.interval[1]), found.most)
 
     @property
     def _above(self) -> Array:
-        """Counts of both labels above each edge, shape (1 + replicates, 2, edges)."""
+        """The counts of both labels above each edge, shape (1 + replicates, 2, edges)."""
         found = np.cumsum(self._table("probabilities", "scores")[..., ::-1], axis=-1)[..., ::-1]
         return np.concatenate([found, np.zeros((*found.shape[:-1], 1))], axis=-1)
 
@@ -273,7 +273,7 @@ class Evaluation(StatedNumbers):
 
     @property
     def r2(self) -> Estimate:
-        """One minus the ratio of the mean squared error to the mean's."""
+        """One minus the ratio of the mean squared error to that of the mean."""
         return measures.gain(self._squares, self._variances)
 
     @property
@@ -284,7 +284,7 @@ class Evaluation(StatedNumbers):
         return self._beside_constant(found, 0.5)
 
     def _beside_constant(self, found: Estimate, power: float) -> Estimate:
-        """Compare the length of an interval with twice the constant's error, or with its own number if that is undetermined."""
+        """Limit the interval's length to twice the constant's error, or to twice the number if that is undetermined."""
         if "targets" not in self.cells.tables:
             return found
         return found.within(2 * (found if self.constant.is_undetermined else self.constant**power))
@@ -295,13 +295,13 @@ class Evaluation(StatedNumbers):
         return estimate(self._range * found, self._range, -np.inf, self._range * blur)
 
     def coverage(self, lower: float, upper: float) -> Estimate:
-        """Return the share of records whose label minus prediction lies between two numbers: inside a prediction interval."""
+        """Return the share of records with label minus prediction between two numbers: inside a prediction interval."""
         read = measures.shares(lower / self._range, upper / self._range)
         found, blur = measures.unblurred(self.cells, "residuals", self._table("residuals"), read)
         return estimate(found, blur=blur)
 
     def residuals(self, level: float = 0.5) -> Curve:
-        """Return a quantile of label minus prediction (y) by prediction (x); `at` are shares of records. NaN where few are."""
+        """Return a quantile of label minus prediction (y) by prediction (x); `at` holds shares of records. NaN if few."""
         table, said = self._table("by_prediction"), measures.middles(np.array([0.0, *PREDICTIONS, 1.0]))
         read, cells = measures.quantiles(level), np.moveaxis(table, 1, 0)
         found, blur = zip(*(measures.unblurred(self.cells, "by_prediction", part, read) for part in cells), strict=True)
@@ -311,7 +311,7 @@ class Evaluation(StatedNumbers):
 
     @property
     def deviance(self) -> Estimate:
-        """Mean Poisson deviance of counts, or positive targets; predictions are taken as a thousandth of the largest at least."""
+        """Mean Poisson deviance of counts, or positive targets; predictions are raised to a thousandth of the largest target."""
         return estimate(self._deviances, np.inf).within(2 * float(self._deviances_of_mean[0]))
 
     @property
@@ -359,7 +359,7 @@ class Evaluation(StatedNumbers):
         return np.maximum(ratio(table @ np.square(knots), whole(table)) - mean**2, 1e-12) * self._range**2
 
     def summary(self) -> dict[str, Estimate]:
-        """Return the main numbers that these counts tell, by name; the error, and that of a constant, come first."""
+        """Return the main numbers of these counts, by name; the error, and that of a constant, come first."""
         found = {}
         for name in SUMMARY:
             with suppress(TemplateError):
@@ -380,7 +380,7 @@ class Evaluation(StatedNumbers):
         return "\n".join([*lines, f"  intervals of 95 %, for sampling and noise; {self.status}"])
 
     def main(self) -> dict[str, Estimate]:
-        """Return the first number of `summary`, and `rates` where scores have a threshold, by name."""
+        """Return the first number of `summary`, and `rates` if scores have a threshold, by name."""
         name, value = next(iter(self.summary().items()))
         return {name: value} | (self.rates() if {"probabilities", "scores"} & set(self.cells.tables) else {})
 

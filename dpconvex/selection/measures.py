@@ -1,4 +1,4 @@
-"""Estimates from counts of records in cells, with intervals from replicates: counts of records that were drawn anew.
+"""Estimates from counts of records in cells, with intervals from bootstrap replicates.
 
 Arrays have the estimate first, and then the replicates; cells lie along the last axes, between edges.
 """
@@ -16,23 +16,22 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
 from dpconvex.util.plain_data import is_real
 
-STEEPEST = 4.0  # Slope of log-odds, of scores that are too timid
-TRUE = 0.2  # By how much the slope of calibrated probabilities is off, usually
-LEVEL = 0.96  # Of replicates lie in an interval; there are not that many
+STEEPEST = 4.0  # Largest slope of log-odds, for underconfident scores
+TRUE = 0.2  # Usual error of the slope of calibrated probabilities
+LEVEL = 0.96  # Share of replicates in an interval, above 0.95 because they are few
 INSIDE = 16  # Points in a cell
-BINS = 10  # of a calibration curve, at most
-FINEST = 10_001  # Probabilities among which one is looked up
-FINER, SWEEPS = 8, 10  # Parts of a gap between knots, and steps towards the likeliest records in them
+BINS = 10  # Most bins of a calibration curve
+FINEST = 10_001  # Grid of probabilities for a search
+FINER, SWEEPS = 8, 10  # Parts of a gap between knots, and iterations of the likelihood in them
 WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval of 95 %
 
 
 class Estimate(float):
-    """Hold a number whose `interval` contains the population's number with a probability of about 0.95.
+    """Hold a number with an `interval` that contains the population's number with a probability of about 0.95.
 
     It is printed as undetermined if the interval is longer than `most`, such as from a useless model to a perfect one.
 
-    >>> Estimate(0.25, (0.2, 0.3)), estimate(np.full(3, np.nan))
-    (0.25 (0.2 to 0.3), undetermined)
+    >>> Estimate(0.25, (0.2, 0.3)), estimate(np.full(3, np.nan)) (0.25 (0.2 to 0.3), undetermined)
     """
 
     interval: tuple[float, float]
@@ -48,16 +47,16 @@ class Estimate(float):
 
     @property
     def is_undetermined(self) -> bool:
-        """Whether the interval is so long that the number says nothing."""
-        return not self.interval[1] - self.interval[0] <= self.most  # also of NaN
+        """Whether the interval is too long for a useful number."""
+        return not self.interval[1] - self.interval[0] <= self.most  # true for NaN, too
 
     def within(self, most: float) -> "Estimate":
-        """Return it with another length that its interval may have."""
+        """Return the estimate with another largest length of its interval."""
         return Estimate(self, self.interval, most)
 
     @property
     def text(self) -> str:
-        """The number, or that it is undetermined."""
+        """The number, or "undetermined"."""
         return "undetermined" if self.is_undetermined else digits(self)
 
     @property
@@ -72,7 +71,7 @@ class Estimate(float):
 
 
 class Curve(NamedTuple):
-    """Points of a curve, with an interval of 95 % for each `y`; `at` says where each was taken, such as at which threshold."""
+    """Points of a curve, with an interval of 95 % for each `y`; `at` holds the parameter of each point, such as its threshold."""
 
     x: Array
     y: Array
@@ -82,21 +81,21 @@ class Curve(NamedTuple):
 
     @property
     def reach(self) -> tuple[float, float]:
-        """Ends of an axis from 0 to 1 on which all points and intervals lie."""
+        """The ends of an axis within 0 and 1 that shows all points and intervals."""
         drawn = np.concatenate([part[np.isfinite(self.y)] for part in (self.x, self.lower, self.upper)])
         low, high = drawn.min(initial=1.0), drawn.max(initial=0.0)
         return (max(low - 0.1 * (high - low), 0.0), min(high + 0.1 * (high - low), 1.0)) if low < high else (0.0, 1.0)
 
 
 def estimate(values: Array, most: float = 1.0, least: float = 0.0, blur: float = 0.0) -> Estimate:
-    """Return the first value less its bias, as values of records that were drawn anew show it, and its interval.
+    """Return the first value, less its bias by the replicates, and its interval.
 
-    The interval allows for a blur.  It is undetermined if it is longer than half of what it may be.
+    The interval allows for a blur.  It is undetermined if it is longer than half of its possible range.
     """
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn) or not np.isfinite(values[0]):
         return Estimate(np.nan, (np.nan, np.nan))
-    middle = float(np.median(drawn))  # a few see records far out in the noise
+    middle = float(np.median(drawn))  # a few replicates are far out in the noise
     bias, spread = middle - values[0], np.quantile(np.abs(drawn - middle), LEVEL)
     reach = np.hypot(np.hypot(spread, WITHIN * bias), blur)
     low, value, high = np.clip(values[0] - bias + np.array([-reach, 0.0, reach]), least, most).tolist()
@@ -104,7 +103,7 @@ def estimate(values: Array, most: float = 1.0, least: float = 0.0, blur: float =
 
 
 def gain(part: Array, whole: Array) -> Estimate:
-    """Return one minus the ratio of two positive numbers; its interval holds those of the ratio and of its logarithm."""
+    """Return one minus the ratio of two positive numbers; its interval covers the intervals of the ratio and of its logarithm."""
     parts = ratio(part, whole)
     plain, log = estimate(parts, np.inf), estimate(np.log(np.maximum(parts, 1e-12)), np.inf, -np.inf)
     ends = np.array([plain.interval, np.exp(log.interval)])
@@ -112,19 +111,19 @@ def gain(part: Array, whole: Array) -> Estimate:
 
 
 def share(part: Array, table: Array, most: float = 1.0) -> Estimate:
-    """Return what records have of something on average; or a ratio, of two arrays without cells."""
+    """Return the mean of `part` over the records of a table, or the ratio of two arrays without cells."""
     return estimate(ratio(part, whole(table)), most)
 
 
 def curve(x: Array, values: Array, at: Array, most: float = 1.0, blur: ArrayLike = 0.0) -> Curve:
-    """Return a curve with pointwise intervals, from values of shape (1 + replicates, points), and how much they are blurred."""
+    """Return a curve with pointwise intervals, from values of shape (1 + replicates, points) and their blur."""
     known = np.where(np.isfinite(values[0]), values[1:], 0.0)
     reach, least = np.hypot(WITHIN * np.nanstd(known, axis=0), blur), 0.0 if most == 1 else -most
     return Curve(x, values[0], np.maximum(values[0] - reach, least), np.minimum(values[0] + reach, most), at)
 
 
 def clear(shares: Array, least: float = 0.0) -> Array:
-    """Say which shares of records, of shape (1 + replicates, cells), are above a least one and above their noise."""
+    """Return which cells' shares of records, shape (1 + replicates, cells), exceed `least` and their noise."""
     return np.asarray(shares[0] > np.maximum(least, CLEAR * np.std(shares[1:], axis=0)))
 
 
@@ -134,7 +133,7 @@ def whole(table: Array) -> Array:
 
 
 def ratio(part: Array, total: ArrayLike) -> Array:
-    """Return a ratio, NaN where there is nothing to divide by."""
+    """Return a ratio, or NaN for a denominator of 0."""
     with np.errstate(all="ignore"):
         return np.where(np.asarray(total) > 1e-9, part / np.maximum(total, 1e-9), np.nan)
 
@@ -144,7 +143,7 @@ def middles(edges: Array) -> Array:
 
 
 def positions(table: Array, edges: Array) -> Array:
-    """Return mean places of records in their cells, whose density slopes as the cells beside say; of the shape of the table."""
+    """Return the mean place of records in each cell, with densities interpolated from adjacent cells; the shape of the table."""
     width = np.diff(edges)
     density = np.pad(table / width, ((0, 0), (1, 1)), mode="edge")
     tilt = (density[:, 2:] - density[:, :-2]) / np.maximum(density[:, 1:-1], 1e-9 + 0.01 * density.max())
@@ -152,7 +151,7 @@ def positions(table: Array, edges: Array) -> Array:
 
 
 def bins(table: Array, edges: Array) -> tuple[Array, Array, Array]:
-    """Return shares of records, of the second label and mean probabilities, each of shape (1 + replicates, bins)."""
+    """Return shares of records, shares of the second label, and mean probabilities, each of shape (1 + replicates, bins)."""
     both = table.sum(axis=1)
     rank = (np.cumsum(both[0]) - both[0] / 2) / max(both[0].sum(), 1e-9)
     found = np.unique(np.minimum(BINS * rank, BINS - 1).astype(int), return_inverse=True)[1]
@@ -163,19 +162,19 @@ def bins(table: Array, edges: Array) -> tuple[Array, Array, Array]:
 
 
 def moments(table: Array, edges: Array) -> Array:
-    """Return sums of squares of what lies in cells, shape (1 + replicates,)."""
+    """Return the sum of squared places of all records, shape (1 + replicates,)."""
     return np.asarray((table * (positions(table, edges) ** 2 + np.diff(edges) ** 2 / 12)).sum(axis=1))
 
 
 def surprise(edges: Array) -> Array:
-    """Return means of minus the logarithm of probabilities that are spread evenly in cells."""
+    """Return the mean negative logarithm of a probability that is uniform in each cell."""
     return np.asarray(1 - np.diff(xlogy(edges, edges)) / np.diff(edges))
 
 
 def inside(table: Array, edges: Array, noise: float) -> tuple[Array, Array]:
     """Return points in cells, (cells, points), and shares of a cell's records there by label, (1 + replicates, 2, cells, points).
 
-    Densities of records slope as `positions` say.  Labels come true as the curve of `calibrated` says, of counts with this
+    Densities of records slope as in `positions`.  The label frequencies follow the curve of `calibrated`, for counts with this
     variance of the noise.
     """
     part = (np.arange(INSIDE) + 0.5) / INSIDE
@@ -189,14 +188,14 @@ def inside(table: Array, edges: Array, noise: float) -> tuple[Array, Array]:
 
 
 def surprises(table: Array, edges: Array, noise: float) -> Array:
-    """Return sums of minus the logarithms of the labels' probabilities, shape (1 + replicates,)."""
+    """Return the sum of negative logarithms of the labels' probabilities, shape (1 + replicates,)."""
     chance, shares = inside(table, edges, noise)
     log = np.stack([np.log1p(-chance), np.log(chance)])
     return -np.asarray((table[..., None] * shares * log).sum(axis=(1, 2, 3)))
 
 
 def above(threshold: float, table: Array, edges: Array, noise: float) -> Array:
-    """Return counts of both labels at scores above a threshold, shape (1 + replicates, 2)."""
+    """Return the counts of both labels at scores above a threshold, shape (1 + replicates, 2)."""
     number_in(0, 1).check("confusion", threshold=threshold)
     right = int(np.clip(np.searchsorted(edges, threshold), 1, len(edges) - 1))
     along = (threshold - edges[right - 1]) / (edges[right] - edges[right - 1])
@@ -208,7 +207,7 @@ def above(threshold: float, table: Array, edges: Array, noise: float) -> Array:
 
 
 def between(place: float, edges: Array, values: Array) -> Array:
-    """Interpolate values at edges, the last axis."""
+    """Interpolate values between edges, along the last axis."""
     require(is_real(place) and not np.isnan(place), f"expected a number, not {place!r}.")
     right = int(np.clip(np.searchsorted(edges, place), 1, len(edges) - 1))
     along = np.clip((place - edges[right - 1]) / (edges[right] - edges[right - 1]), 0.0, 1.0)
@@ -216,32 +215,33 @@ def between(place: float, edges: Array, values: Array) -> Array:
 
 
 def lengths(knots: Sequence[float]) -> Array:
-    """Return mean lengths of records whose squares are shared by knots, at each knot, if they are spread evenly."""
+    """Return the mean length of records at each knot, if records are spread evenly and knots share their squares."""
     return np.abs(knots) + at_knots(np.diff(knots) ** 2 / (6 * np.abs(np.add(knots[1:], knots[:-1]))))
 
 
 def squares(values: ArrayLike) -> Array:
-    """Return squares with the signs of the numbers, by which numbers between knots are shared."""
+    """Return squares with the signs of the numbers, which share numbers between knots."""
     return np.asarray(values * np.abs(values))
 
 
 def entropy_bends(knots: Array, whole: bool) -> Array:
-    """Return what it adds to y log y; whole numbers lie on knots where these are no further apart."""
+    """Return the increase of y log y by sharing between knots; 0 for integers at knots that are at most 1 apart."""
     value, below = xlogy(knots, knots), xlogy(knots**2 / 2, knots) - knots**2 / 4
     added = (value[1:] + value[:-1]) / 2 - np.diff(below) / np.diff(knots)
     return at_knots(np.where(whole & (np.diff(knots) <= 1), 0.0, added))
 
 
 def at_knots(between: Array) -> Array:
-    """Return means at knots of what is known between them."""
+    """Return the means at knots of values between knots."""
     sides, both = np.pad(np.ones_like(between), 1), np.pad(between, 1)
     return np.asarray((both[:-1] + both[1:]) / (sides[:-1] + sides[1:]))
 
 
 def tied(yes: Array, no: Array, place: Array, rate: Array) -> Array:
-    """Return by how much more than half of the pairs within each cell are in order, shape (1 + replicates, cells).
+    """Return the share of ordered pairs within each cell, minus one half, shape (1 + replicates, cells).
 
-    Log-odds of yes rise with the place of a cell, by a slope that all cells tell, and is at least that of calibrated scores.
+    Log-odds of yes rise with the place of a cell.  Their slope is fitted to all cells, and is at least that of calibrated
+    scores.
     """
     weight, odds = yes * no / (yes + no + 1e-9), np.log((yes + 0.5) / (no + 0.5))
     off = place - ratio(weight @ place, weight.sum(axis=1))[:, None]
@@ -250,9 +250,9 @@ def tied(yes: Array, no: Array, place: Array, rate: Array) -> Array:
 
 
 def calibrated(table: Array, edges: Array, noise: float) -> tuple[Array, Array, Array]:
-    """Return counts of both labels nearer to a logistic curve of scores, by how much noise is in their distance from it; and it.
+    """Return the counts of both labels, shrunk towards a logistic curve of scores by their noise, and the curve's coefficients.
 
-    The slope of the curve is near 1, that of calibrated probabilities, unless counts clearly say another one.
+    The slope of the curve is shrunk towards 1, that of calibrated probabilities.
 
     Parameters
     ----------
@@ -281,22 +281,22 @@ def calibrated(table: Array, edges: Array, noise: float) -> tuple[Array, Array, 
 
 
 def label_pairs(no: Array, yes: Array, edges: Array, ordered: bool) -> tuple[Array, Array]:
-    """Return how many pairs of records with different labels scores put in order, and how many there are; half if not ordered."""
+    """Return the number of pairs with different labels in the order of scores (half of a cell's unless `ordered`), and of all."""
     place = middles(edges)
     within = 0.5 + ordered * tied(yes, no, logit(place), np.diff(edges) / (place * (1 - place)))
     return (yes * (np.cumsum(no, axis=1) - no * (1 - within))).sum(axis=1), no.sum(axis=1) * yes.sum(axis=1)
 
 
 def survival_pairs(died: Array, censored: Array, edges: Array) -> tuple[Array, Array]:
-    """Return the same of pairs whose first record died in an interval that the second one outlived.
+    """Return the number of ordered pairs, and of all, where the first record died in an interval that the second outlived.
 
-    Counts have shape (1 + replicates, intervals, cells); cells are of mean probabilities to survive.  In a cell hazards are taken
-    to stay the same: then the odds of dying in an interval are those that the place tells.
+    Counts have shape (1 + replicates, intervals, cells); cells are of mean survival probabilities.  Hazards are constant
+    within a cell.  Then the place determines the odds of dying in an interval.
     """
     count = np.arange(1.0, died.shape[1] + 1)
     later = np.cumsum((died + censored)[:, ::-1], axis=1)[:, ::-1] - died
     above = np.cumsum(later[..., ::-1], axis=2)[..., ::-1] - later
-    chance = np.linspace(0, 1, FINEST)[1:-1, None]  # to live through an interval
+    chance = np.linspace(0, 1, FINEST)[1:-1, None]  # of surviving an interval
     alive = np.interp(middles(edges), (chance**count).mean(axis=1), chance[:, 0])[:, None]
     rate = np.diff(edges) / (alive * (1 - alive) * count * alive ** (count - 1)).mean(axis=1)
     within = 0.5 + tied(died.sum(axis=1), later.sum(axis=1), -logit(alive[:, 0]), rate)
@@ -305,7 +305,7 @@ def survival_pairs(died: Array, censored: Array, edges: Array) -> tuple[Array, A
 
 
 def cumulated(table: Array, knots: Array, on: Array) -> tuple[Array, Array]:
-    """Return places between knots, and the records below each, spread over gaps in the likeliest way (Richardson and Lucy).
+    """Return places between knots, and the likeliest number of records below each (Richardson and Lucy).
 
     Knots share records by their distances `on` a ruler: of the numbers, or of their squares with signs.
     """
@@ -320,15 +320,15 @@ def cumulated(table: Array, knots: Array, on: Array) -> tuple[Array, Array]:
 
 
 def hats_of(knots: Array, places: Array) -> Array:
-    """Return the shares of knots in records at places, shape (places, knots)."""
+    """Return the shares of knots in records at given places, shape (places, knots)."""
     return np.stack([np.interp(places, knots, hat) for hat in np.eye(len(knots))], axis=1)
 
 
 def unblurred(cells: Cells, name: str, table: Array, read: Callable[[Array, Array], Array]) -> tuple[Array, float]:
-    """Return what is read off places and records below them, (1 + replicates,), and by how much its first may be blurred.
+    """Return a number read from places and the records below them, (1 + replicates,), and a bound on its blur.
 
-    Knots do not show what lies between them.  So it is read from every second knot, too: those between share their records with
-    these, exactly.  It may be off by as much as it moves then, beyond chance.
+    Counts at knots do not show records between them.  So the number is also read from every second knot, which share the
+    records between them exactly.  Its change, beyond chance, bounds the blur.
     """
     known, on = np.array(cells.knots[name]), np.array(cells.rulers[name])
     found, apart = read(*cumulated(table, known, on)), [0.0]
@@ -340,7 +340,7 @@ def unblurred(cells: Cells, name: str, table: Array, read: Callable[[Array, Arra
 
 
 def quantiles(level: float) -> Callable[[Array, Array], Array]:
-    """Return a function from places and records below them, of each replicate, to a quantile."""
+    """Return a function from places and the records below them to a quantile, for each replicate."""
     FRACTION.check("", level=level)
 
     def read(places: Array, below: Array) -> Array:
@@ -350,5 +350,5 @@ def quantiles(level: float) -> Callable[[Array, Array], Array]:
 
 
 def shares(lower: float, upper: float) -> Callable[[Array, Array], Array]:
-    """Return a function from places and records below them, of each replicate, to the share of records between two numbers."""
+    """Return a function from places and the records below them to the share of records between two numbers, by replicate."""
     return lambda places, below: ratio(between(upper, places, below) - between(lower, places, below), below[:, -1])
