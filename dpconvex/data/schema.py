@@ -29,6 +29,9 @@ from dpconvex.util.plain_data import build
 PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}  # Settings that are plain data
 # Texts of labels that readers of tables convert to truth values.
 TRUTH_WORDS = {"no": False, "n": False, "f": False, "yes": True, "y": True, "t": True}
+# Remedies for a missing or undeclared label.
+NO_LABEL = "it is the label, and records without a known label do not belong to this task"
+OTHER_LABEL = "; it is the label: declare all labels that may occur, as labels=['no', 'yes', 'unsure']"
 BARE = re.compile(r"[A-Za-z0-9_-]+")  # Keys that TOML takes without quotes
 PLAIN |= {"privacy_unit": str | None, "ignore": tuple[str, ...] | None, "absent": tuple[str, ...]}
 
@@ -194,14 +197,7 @@ class Schema:
         X, y = with_origin(EncodedRows(X) if sparse else X.view(Encoded), self), np.zeros(0)
         X.schema, X.index = self, index_of(data)
         if labelled:
-            try:
-                y = self.targets(columns[self.label], table.where(self.label), clipped)
-            except DomainError as error:
-                said = str(error).partition("; a Categorical may say")[0].partition("; declare missing=")[0]
-                if said == str(error):
-                    raise
-                how = "declare all labels; records without a known label do not belong to this task"
-                raise DomainError(f"{said}. This column is the label: {how}.") from None
+            y = self.targets(columns[self.label], table.where(self.label), clipped)
             if self.labels is None:
                 y = with_origin(y.view(Encoded), self)
                 y.schema = self  # type: ignore[attr-defined]
@@ -246,9 +242,11 @@ class Schema:
         """The declaration of the label as a column."""
         missing: Any = self.learnt.otherwise if self.learnt else None
         lower, upper = self.label_bounds or (0.0, 1.0)
+        found = Categorical(self.labels, missing=missing) if self.labels else Numeric(lower, upper, missing)
+        found.__dict__["missing_remedy"] = NO_LABEL
         if not self.labels:
-            return Numeric(lower, upper, missing)
-        found = Categorical(self.labels, missing=missing)
+            return found
+        found.__dict__["remedy"] = OTHER_LABEL
         truths = [TRUTH_WORDS.get(one.casefold()) for one in self.labels]
         if sorted(map(str, truths)) == ["False", "True"]:  # DuckDB and PyArrow read such columns as truth values
             found.__dict__["places"] |= {value_of(truth): float(place) for place, truth in enumerate(truths)}

@@ -33,7 +33,10 @@ class Column:
     square: ClassVar[float] = 0.25  # bound on the sum of squares of the features of one entry
     missing: Any
     ends: tuple[float, float]
-    unknown = "is not a finite number"  # message for an unreadable entry
+    unknown, remedy = "is not a finite number", ""  # message for an unreadable entry
+    missing_remedy = (
+        "declare missing='indicator' or a public value, or fill it in by a public rule; do not leave records out"
+    )
     reads: ClassVar[Any] = staticmethod(to_float)  # maps an entry to a number; NaN or infinity if it is unreadable
 
     def __post_init__(self) -> None:
@@ -59,8 +62,8 @@ class Column:
         absent = values != values if numeric else np.array(list(map(tables.is_missing, values.tolist())), dtype=bool)
         if absent.any() and self.missing is None:
             first = int(np.argmax(absent))
-            remedy = "declare missing='indicator' or a public value, or fill it in by a public rule; do not leave records out"
-            raise DomainError(f"{where(first)}: the value is missing ({as_python(values[first])!r}); {remedy}.")
+            said = f"the value is missing ({as_python(values[first])!r}); {self.missing_remedy}"
+            raise DomainError(f"{where(first)}: {said}.")
         present = np.flatnonzero(~absent)
         place, value = np.empty(len(values), dtype=np.int64), np.empty(len(values))
         place[present], value[present] = self._placed(lambda i: where(int(present[i])), values[present], clip)
@@ -98,7 +101,7 @@ class Column:
             comma = (
                 isinstance(value, str) and self.reads is to_float and math.isfinite(to_float(value.replace(",", "")))
             )
-            remedy = "; write decimal points, and no commas: pandas.read_csv(..., decimal=',')" * comma
+            remedy = "; write decimal points, and no commas: pandas.read_csv(..., decimal=',')" * comma or self.remedy
             raise DomainError(f"{where(index)}: {shown!r} {self.unknown}{remedy}.")
         with np.errstate(over="ignore"):  # a bound rounded to single precision may lie outside the bounds
             single = np.ravel([np.array(self.ends, dtype=kind).astype(float) for kind in tables.SINGLE])
@@ -182,7 +185,7 @@ class Levels(Column):
             if value not in places or (value in TRUTHS and len(kinds) > 1):
                 places[value] = math.nan
         known, ends = {**places, **texts, **synonyms}, (0.0, len(levels) - 1.0 + self.other)
-        self.__dict__.update(unknown=f"{said}. {remedy}", places=known, ends=ends)
+        self.__dict__.update(unknown=said, remedy=f". {remedy}", places=known, ends=ends)
         super().__post_init__()
 
     def reads(self, value: Any) -> float:

@@ -92,7 +92,9 @@ def distinct_columns(matrix: sp.csc_array, dim: int) -> sp.csc_array:
         distinct = np.unique(number, return_index=True)[1]
         if length == 2:  # Differences are edges of a graph: a spanning forest spans all, exactly
             apart = matrix.data[places[distinct]].sum(axis=1) == 0
-            edges = matrix.indices[places[distinct[apart]]].T.astype(np.int32)  # SciPy before 1.16 builds graphs of no other type
+            edges = matrix.indices[places[distinct[apart]]].T.astype(
+                np.int32
+            )  # SciPy before 1.16 builds graphs of no other type
             turn = np.arange(1.0, apart.sum() + 1)
             graph = sp.csr_array((turn, tuple(edges)), shape=(dim, dim))
             forest = sp.csgraph.minimum_spanning_tree(graph).data.astype(np.int64) - 1

@@ -29,7 +29,7 @@ TABLE = Schema({"age": (0, 100), "hours": (-10, 30)}, label="sick", labels=["no"
         ("age,hours,sick\n101,2,no\n", r"line 2, column 'age': 101 is outside .* 0 to 100; .* clip=True"),
         (
             "age,hours,sick\n1,2,maybe\n",
-            r"line 2, column 'sick': 'maybe' was not declared; declared are 'no', 'yes'.* This column is the label",
+            r"line 2, column 'sick': 'maybe' was not declared; declared are 'no', 'yes'.* it is the label",
         ),
         ('age,hours,sick\n1,2,"no\n', r"not valid CSV"),
         (b"age,hours,sick\n1,2,\xff\n", r"not a text file in UTF-8.*encoding='cp1252'"),
