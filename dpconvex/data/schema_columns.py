@@ -82,8 +82,9 @@ class Column:
 
     def _numbers(self, values: NDArray[Any]) -> Array:
         if self.reads is to_float and values.dtype.kind in "iuf":
-            return np.array(values, float)
-        entries = tables.as_list(values)
+            with np.errstate(over="ignore"):  # a warning about a long double would reveal data
+                return np.array(values, float)
+        entries = tables.listed(values)
         try:  # read equal entries of one type only once
             return np.array(list(map(lru_cache(2**16, typed=True)(self.reads), entries)), float)
         except (TypeError, ValueError):  # an entry is not hashable

@@ -175,6 +175,10 @@ def test_what_is_no_number_is_not_guessed(column):
             TRIPLES.validate({"x": column}, clip=clip)
 
 
+def test_no_warning_about_a_masked_entry_comes_before_payment():
+    TRIPLES.check_form({"x": [[np.ma.masked, 1.0, 2.0]]})
+
+
 @pytest.mark.parametrize(
     ("values", "column"),
     [

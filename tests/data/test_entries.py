@@ -177,6 +177,11 @@ def test_masked_entries_of_lists_are_missing():
         assert (schema.encode({"d": given}, labelled=False)[0] == expected).all()
 
 
+def test_no_warning_tells_of_a_number_beyond_double_precision():
+    values, column = np.array(["1", "1e400"], dtype=np.longdouble), dp.Numeric(0, 9)
+    assert np.array_equal(column.readable(values), [1.0, np.nan], equal_nan=True)
+
+
 @pytest.mark.parametrize("make", [partial(pd.Series, dtype="Int64"), partial(pd.array, dtype="UInt64"), pl.Series])
 def test_long_numbers_keep_their_digits_beside_a_missing_one(make):
     codes = [2**53 + k for k in range(4)]
