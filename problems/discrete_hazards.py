@@ -59,5 +59,5 @@ def template(
         regularizer=regularization / 2 * cp.sum_squares(w) + free / 2 * cp.sum_squares(b),
         predict=predict,
         probabilities=predict,
-        ratio="hazard ratio",
+        ratio="odds ratio of the discrete hazard",
     )

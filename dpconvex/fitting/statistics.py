@@ -205,7 +205,7 @@ class Coefficients(StatedNumbers):
         return tuple(name for name, value in zip(self.names, self.estimates, strict=True) if np.isnan(value))
 
     def ratios(self, schema: Schema | None = None, per: Mapping[str, float] | None = None) -> Self:
-        """Return `exp` of the coefficients with their intervals: odds, rate or hazard ratios; it costs nothing.
+        """Return `exp` of the coefficients with their intervals: odds or rate ratios; it costs nothing.
 
         With the table's schema, a ratio has the name of a column, and is for one unit of the column, such as one year, or for a
         level. `per` sets other units, such as ``{"income": 10_000, "since": 365}``; dates count days. Intercepts, `b`, are left
