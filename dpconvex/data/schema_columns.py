@@ -84,7 +84,7 @@ class Column:
         if self.reads is to_float and values.dtype.kind in "iuf":
             with np.errstate(over="ignore"):  # a warning about a long double would reveal data
                 return np.array(values, float)
-        entries = tables.listed(values)
+        entries = tables.as_list(values)
         try:  # read equal entries of one type only once
             return np.array(list(map(lru_cache(2**16, typed=True)(self.reads), entries)), float)
         except (TypeError, ValueError):  # an entry is not hashable

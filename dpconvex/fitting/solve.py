@@ -43,7 +43,7 @@ from dpconvex.util.arguments import instance, require
 from dpconvex.util.runtime import Stage, quietly
 
 MOST_EPSILON = 50.0  # Larger epsilons cause a warning
-AGAIN = "these data were fitted before, and no budget counts the total cost"
+AGAIN = "these data were used before, and no budget counts the total cost"
 # For arrays, by id: a reference, the number of fits without a budget, and whether the user was just warned of them
 FITTED: dict[int, tuple[Any, int, bool]] = {}
 
@@ -205,7 +205,7 @@ class FitJob:
         for said in [] if self.options.seed is not None else self.doubts(fits[:1]):
             warn(said)
         if self.uncounted and note_fit(self.data):
-            warn(f"{AGAIN}: this fit spends {self.privacy} on them. Count fits with budget=....")
+            warn(f"{AGAIN}: this call spends {self.privacy} on them. Count calls with budget=....")
         charge_schema(self.options.budget, self.learnt)
 
     def doubts(self, fits: Sequence[CertifiedFit]) -> Iterator[str]:

@@ -252,7 +252,7 @@ def test_data_of_a_refused_fit_were_not_fitted():
                 call()
             except dp.DPConvexError:
                 return "refused"
-        return sum("these data were fitted before" in str(one.message) for one in told)
+        return sum("these data were used before" in str(one.message) for one in told)
 
     solved = lambda labels=y, **options: dp.solve(template, {"x": x, "y": labels}, dp.Privacy(1.0), **options)  # noqa: E731
     fitted = lambda **options: dp.LogisticRegression(classes=(-1, 1), **options).fit(x, y)  # noqa: E731
@@ -280,7 +280,7 @@ def test_a_counted_fit_says_nothing_of_those_beside_it():
     with pytest.warns(dp.PrivacyWarning) as told:
         dp.LinearRegression(**privacy, bounds=(-1, 1), budget=budget).fit(x, x[:, 0])
     assert ["Ridge is fitted instead" in str(one.message) for one in told] == [True]
-    with pytest.warns(dp.PrivacyWarning, match="these data were fitted before"):
+    with pytest.warns(dp.PrivacyWarning, match="these data were used before"):
         fitted()
 
 
