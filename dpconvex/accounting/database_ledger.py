@@ -7,6 +7,7 @@ commit, the row's id is looked up.  `append` returns only after the row is found
 
 import os
 import random
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -215,8 +216,9 @@ class DatabaseLedger:
     def _failed(self, what: str, error: Any) -> DPConvexError:
         """Return the error to raise, with the driver's message, in which passwords are masked."""
         said = (str(error.orig).splitlines() or [""])[0]
-        for secret in filter(None, self._secrets):
-            said = said.replace(str(secret), "***")
+        for secret in map(str, filter(None, self._secrets)):
+            # A short password may also be a part of other words.
+            said = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)" if len(secret) < 4 else re.escape(secret), "***", said)
         return DPConvexError(f"{self}: {what} ({said}).")
 
 

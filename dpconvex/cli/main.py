@@ -257,7 +257,10 @@ def emit(chosen: argparse.Namespace, data: Any, text: object) -> None:
 
 def check(chosen: argparse.Namespace) -> int:
     """Replay a proof; return 0 only if all of it was replayed.  NumPy and CVXPY are not imported."""
-    report = replay_file(chosen.model)
+    try:
+        report = replay_file(chosen.model)
+    except Rejected as error:
+        raise Rejected(f"{chosen.model}: {error}") from error
     trusted = [f"  trusted: {fact}" for fact in report.trusted]
     print(json.dumps(asdict(report)) if chosen.json else "\n".join([f"{chosen.model}: {report}", *trusted]))
     return REFUSED if report.unreplayed else 0

@@ -32,7 +32,10 @@ def schema(chosen: argparse.Namespace) -> None:
         text = (draft if chosen.what == "draft" else partial(learn, chosen))(chosen.file, chosen.label)
         if chosen.out is not None or not chosen.json:
             write(text)
-        return emit(chosen, {"schema": tomllib.loads(text)}, "") if chosen.json else None
+        head = "\n".join(line[2:] for line in text.splitlines() if line.startswith("# "))  # the cost, or a warning
+        if chosen.out is not None or chosen.json:
+            emit(chosen, {"schema": tomllib.loads(text)}, f"{chosen.out}: the schema was written.\n{head}")
+        return
     found = dp.Schema.load(chosen.file)
     charge_schema(None, learnt := found.learnt)  # raises if the cost was edited
     paid = "no cost is stated: bounds and levels must be public knowledge" if learnt is None else learnt.status

@@ -172,6 +172,12 @@ def test_addresses_are_refused_without_their_passwords(address, complaint):
         assert "er2" not in said
 
 
+def test_a_short_password_is_masked_as_a_word_alone():
+    with pytest.raises(DPConvexError, match="port 1") as caught:
+        Budget.open("postgresql://user:o@127.0.0.1:1/d")
+    assert "***" not in str(caught.value)
+
+
 def test_a_password_is_in_no_text_and_no_pickle(server):
     address = server.new().replace("owner", "clerk:hunter2")
     server.sql("CREATE ROLE clerk LOGIN PASSWORD 'hunter2'")

@@ -290,7 +290,7 @@ def test_a_learnt_schema_is_paid_for_and_fitted(run):
     frame.to_csv("visits.csv", index=False)
     told, kind = "--label well --ignore name --out visits.toml --delta 1e-6", ("--known", "daily dose=number")
     paid = "--ledger spent.jsonl --budget 2 --budget-delta 1e-5"
-    run(f"schema learn visits.csv {told} --epsilon 1 {paid}", *kind, ends=0)
+    assert "visits.toml" in run(f"schema learn visits.csv {told} --epsilon 1 {paid}", *kind, ends=0).out
     schema = dp.Schema.load("visits.toml")
     assert schema.labels == ("no", "yes")
     learnt = Path("visits.toml").read_text(encoding="utf-8")

@@ -58,6 +58,10 @@ def test_mistakes_are_refused_and_nothing_is_written(run, command, changes, comp
     assert set(Path().iterdir()) == before
 
 
+def test_a_refused_check_names_its_file(run):
+    assert "data.csv: " in run("check data.csv", ends=1).err
+
+
 @pytest.mark.parametrize(
     ("problem", "label", "instead"),
     [
