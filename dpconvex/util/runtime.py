@@ -3,9 +3,9 @@
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from functools import cache, wraps
 from threading import Lock, current_thread, get_ident, main_thread
@@ -130,31 +130,37 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 class Shared:
-    """A context of the whole process: the first thread that needs the context enters, and the last one exits."""
+    """A context of the whole process: its first user starts a generator, and its last user closes the generator."""
 
     known: list["Shared"] = []  # noqa: RUF012
 
-    def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
-        self.make, self.lock, self.stack = make, Lock(), ExitStack()
-        self.users: list[int] = []  # thread identifiers
+    def __init__(self, make: Callable[[], Generator[Any]]) -> None:
+        self.make, self.lock, self.context = make, Lock(), make()
+        self.users: dict[object, int] = {}  # thread identifiers; the key of each use is its own
         self.value: Any = None
         self.known.append(self)
 
     @contextmanager
     def held(self) -> Iterator[Any]:
-        own = get_ident()
-        with self.lock:
-            if not self.users:
-                self.value = self.stack.enter_context(self.make())
-            self.users.append(own)
+        use = object()
         try:
+            with self.lock:
+                if not self.users:
+                    self.context = self.make()
+                    self.value = next(self.context)
+                self.users[use] = get_ident()
             yield self.value
         finally:
-            with self.lock:
-                if own in self.users:
-                    self.users.remove(own)
-                if not self.users:
-                    self.stack.close()
+            try:
+                self._leave(use)
+            finally:  # again, because a signal may have interrupted the first attempt
+                self._leave(use)
+
+    def _leave(self, use: object) -> None:
+        with self.lock:
+            self.users.pop(use, None)
+            if not self.users:
+                self.context.close()
 
 
 # Threads for pieces of work: as many as linear algebra would use; it then uses one in each (docs/performance.md)
@@ -168,8 +174,7 @@ def controller() -> Any:
     return ThreadpoolController().select(user_api="blas")
 
 
-@contextmanager
-def limited() -> Iterator[int]:
+def limited() -> Generator[int]:
     threads = max((found["num_threads"] or 1 for found in controller().info()), default=1)
     with controller().limit(limits=1):
         yield threads

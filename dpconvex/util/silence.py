@@ -5,16 +5,15 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from threading import get_ident
 
 from dpconvex.util.runtime import Shared
 
 
-@contextmanager
-def muted() -> Iterator[None]:
-    """Context that suppresses file descriptors 1 and 2, streams, warnings and loggers of the process."""
+def muted() -> Generator[None]:
+    """Until closed, suppress file descriptors 1 and 2, streams, warnings and loggers of the process."""
     flush()
     with ExitStack() as stack:
         nowhere = stack.enter_context(open(os.devnull, "w"))
@@ -48,9 +47,10 @@ SILENT = Shared(muted)
 
 def _forked() -> None:
     """End a silence that other threads began, because threads do not survive a fork."""
-    silent, SILENT.users = SILENT.users, [thread for thread in SILENT.users if thread == get_ident()]
+    silent, own = SILENT.users, get_ident()
+    SILENT.users = {use: thread for use, thread in silent.items() if thread == own}
     if silent and not SILENT.users:  # only lost threads held the silence; one that this thread began stays
-        SILENT.stack.close()
+        SILENT.context.close()
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import random
 import signal
 import sys
 import threading
@@ -19,7 +20,7 @@ from scipy.special import expit
 import dpconvex as dp
 from dpconvex.mechanisms.cell_counts import RESIDUALS, STEPS
 from dpconvex.selection.record_counter import RecordCounter
-from dpconvex.util.runtime import Interrupt
+from dpconvex.util.runtime import Interrupt, Shared
 from dpconvex.util.silence import silence
 
 
@@ -283,3 +284,32 @@ def test_log_losses_of_predictions_that_are_too_sure_are_covered():
     sure = replace(dp.solve(learner, few, dp.Privacy(1.0), seed=0), parameters={"w": np.array([4.0])})
     found = dp.evaluate(learner, sure, {"x": x, "y": y}, dp.Privacy(3.0), seed=1).log_loss
     assert found == pytest.approx(np.logaddexp(0, -4 * x[:, 0] * y).mean(), abs=0.006)
+
+
+def test_an_interrupt_at_any_time_ends_a_shared_context():
+    opened = []
+
+    def context():
+        try:
+            opened.append(1)
+            yield
+        finally:
+            opened.clear()
+
+    shared = Shared(context)
+    Shared.known.remove(shared)
+
+    def entered_until_the_signal():
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 1e-4))
+        while True:
+            with shared.held():
+                pass
+
+    usual = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(300):
+            with contextlib.suppress(KeyboardInterrupt):
+                entered_until_the_signal()
+            assert not opened
+    finally:
+        signal.signal(signal.SIGALRM, usual)
