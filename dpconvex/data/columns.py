@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from dpconvex.errors import DomainError, shorten
 from dpconvex.util.arguments import recast, require
 from dpconvex.util.arrays import frozen
-from dpconvex.util.silence import silence
 
 BLOCK_BYTES = 2**21  # Bytes of records that are checked at once, so that they fit into a cache
 
@@ -101,8 +100,7 @@ def array_of(what: str, column: Any) -> NDArray[Any]:
     """Return a column as an array; a list of numbers and texts becomes an array of objects, so that numbers stay numbers."""
     # The conversion of an arbitrary object can raise anything.
     with recast(f"{what}: not an array of numbers", Exception, kind=DomainError):
-        with silence():  # a warning about a masked entry of a list would reveal data before payment
-            found = np.asarray(column)
+        found = np.asarray(column)
         if hasattr(column, "dtype") or found.dtype.kind not in "SU":
             return found
         objects = np.array(column, dtype=object)

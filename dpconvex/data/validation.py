@@ -56,6 +56,9 @@ def length_of(name: str, domain: Domain, column: Any) -> int:
         if wrong := nonnumeric(column):
             said = f"expected real numbers, got texts or dates ({shorten(', '.join(wrong))})"
             raise DomainError(f"field {name!r}: {said}; {ENCODED}.")
+        if has_masked(column):  # NumPy would warn of masked numbers, before payment
+            with recast(f"field {name!r}: not an array of numbers", Exception, kind=DomainError):
+                column = np.array(column, dtype=object)
         column = array_of(f"field {name!r}", column)
     if column.shape == (0,):  # an empty list has this shape in every domain
         return 0
