@@ -102,7 +102,7 @@ class MissingRule(NotPrivate):
 
 
 def shown(value: object) -> str:
-    """Return a short value as a text, and of others the type: an argument may be the data, passed by mistake.
+    """Return the text of a short value, or the type of another one: an argument may be the data, passed by mistake.
 
     >>> shown(1.0), shown({"x": [1.0] * 100})
     ('1.0', 'a dict')

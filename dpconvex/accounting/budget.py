@@ -332,7 +332,7 @@ def charge_schema(budget: Budget | None, learnt: Learnt | None) -> None:
 
 
 def schema_cost(learnt: Learnt) -> tuple[Privacy, Event]:
-    """Return the guarantee and the event of a learnt schema.  Raise unless the event costs the guarantee, at most and nearly."""
+    """Return the guarantee and the event of a learnt schema.  Raise if the event costs more, or much less."""
     promise, event = build(Privacy, learnt.privacy, where="the cost of the schema"), event_of(learnt.event)
     lost = tails_delta(sum(count * probability for probability, count in tail_counts(event)), promise.epsilon)
     rare = RARE * promise.delta + grid_loss(promise.epsilon)

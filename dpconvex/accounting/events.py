@@ -133,7 +133,7 @@ class Gaussian(Event):
 
 @dataclass(frozen=True)
 class Tail(Event):
-    """A truncation failure: with this probability, under each of two neighbours, the guarantee fails.  Totals add it to delta."""
+    """A truncation failure: with this probability, under each of two neighbours, the guarantee fails (`tails_delta`)."""
 
     kind: ClassVar[str] = "tail"
     probability: float

@@ -59,7 +59,7 @@ class TruncatedLaplace:
         return kept[: self.size]
 
     def tighten(self, values: Array, minimum: Array, rng: np.random.Generator | None = None) -> Array:
-        """Return noisy values, each between `minimum` and the true value; both arguments have the same shape."""
+        """Return noisy values between `minimum` and the true values, of the same shape and nowhere below `minimum`."""
         step = Fraction(self.step)
         steps = [math.floor(Fraction(v) / step) for v in values.ravel().tolist()]
         noisy = [float_down((s + k - self.reach) * step) for s, k in zip(steps, self.draw(rng), strict=True)]

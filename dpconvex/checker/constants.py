@@ -50,7 +50,7 @@ def loss_constants(scalar: ScalarBound, rows: GeneratorRows, dimension: int, ran
 
 
 def merged(pieces: tuple[HessianPart, ...]) -> list[HessianPart]:
-    """Merge squares of multiples of a row.  Covariances of two points become a quarter of the square of their difference."""
+    """Merge squares of multiples of a row.  The covariance of two points is at most a quarter of their difference squared."""
     found, squares = [], dict[Vector, Fraction]()
     for piece in pieces:
         row, outer = piece.hull[0], piece.outer

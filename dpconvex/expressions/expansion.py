@@ -262,7 +262,7 @@ class Expander:
 
     @for_alike
     def rounding(self, expression: Expression, extent: Array | None = None) -> tuple[Array, Array]:
-        """Return two rounding bounds per entry, as written: if terms cancel, and if there are three or more; otherwise 0."""
+        """Return two bounds on each entry's rounding error: if terms cancel, and for sums of three or more terms; otherwise 0."""
         extent = np.zeros(self.space.dim) if extent is None else np.where(np.isfinite(extent), extent, 1e150)
         factors = [np.append(0 * extent, 1.0), np.append(extent, 1.0)]
         polynomial, sizes = self.expand(expression), self.sizes.expand(expression)

@@ -123,7 +123,7 @@ class Polynomial:
         return self.product(other, pairs, entry, shape)
 
     def collected(self) -> Polynomial:
-        """Add up equal terms; drop exact zeros and unused degrees. Zeros with a rounding error stay: exactly they may differ."""
+        """Add up equal terms; drop exact zeros and unused degrees. Zeros with a rounding error stay: they may not be exact."""
         monomial = self.monomial
         while monomial.shape[1] and (monomial[:, 0] < 0).all():
             monomial = monomial[:, 1:]

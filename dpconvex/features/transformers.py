@@ -39,7 +39,7 @@ class LearnsNothing(TransformerMixin, BaseEstimator):
 
 @contextmanager
 def hide_records() -> Iterator[None]:
-    """Context that removes quoted records from the errors of scikit-learn, and warnings of numbers, which tell about records."""
+    """Context that removes quoted records from scikit-learn's errors, and suppresses NumPy's warnings, which reveal records."""
     try:
         with np.errstate(all="ignore"):
             yield

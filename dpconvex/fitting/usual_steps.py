@@ -31,9 +31,9 @@ MANY_AT_HINGES = 20.0  # Records per parameter and unit of the level, from which
 def steps_are_default(
     read: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int, plan: AdaptiveSteps
 ) -> bool:
-    """Return whether steps are the default; steps of whole gradients are taken only by name.
+    """Return whether steps are the default; steps of whole gradients are taken only on request.
 
-    With constraints, or penalties other than squares, steps of hinges are also taken only by name, unless there are many records,
+    With constraints, or penalties other than squares, steps of hinges are also on request only, unless there are many records,
     scores read products of scalars, share parameters or weigh nothing, records have targets, or minimisers fail or learn little.
     """
     with suppress(DPConvexError):  # the proof of the steps raises the error

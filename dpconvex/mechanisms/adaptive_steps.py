@@ -100,7 +100,7 @@ def total_level(privacy: Privacy) -> float:
     """Return the GDP level of all queries together, rounded down."""
     delta = privacy.delta - grid_loss(privacy.epsilon)
     if not delta > 0:
-        why = "adaptive steps: what noise on integers loses is no part of so small a delta"
+        why = "adaptive steps: noise on integers alone costs more than this delta"
         raise NotPrivate(why, f"delta = {privacy.delta:g}", "ask for a larger delta, or a smaller epsilon")
     level = 1 / gaussian_sigma(privacy.epsilon, delta, 1.0) / (1 + NORM_SLACK) ** 2
     while not gaussian_delta(privacy.epsilon, level * (1 + NORM_SLACK)) <= delta:

@@ -68,7 +68,7 @@ class NoisyFrankWolfe(AdaptiveSteps):
 
     def chosen(self, form: LossForm, privacy: Privacy, level: float, size: int) -> dict[str, float]:
         """Return the number of chosen vertices; raise `NotPrivate` for other sets and regularizers."""
-        count, records = num_vertices(form), signal_to_noise(privacy, level, size)
+        count, records = num_vertex_axes(form), signal_to_noise(privacy, level, size)
         if as_quadratic(form.template.regularizer, form.space) is None:
             remedy = "leave 1-norms out of the regularizer: the constraint has them"
             raise NotPrivate("vertex steps: the regularizer is not quadratic", form.template.regularizer, remedy)
@@ -81,7 +81,7 @@ def signal_to_noise(privacy: Privacy, level: float, size: int) -> float:
     return size * level / (privacy.most * (2 if privacy.adjacency == "replace-one" else 1))
 
 
-def num_vertices(form: LossForm) -> int:
+def num_vertex_axes(form: LossForm) -> int:
     """Return the number of coordinates along which K has vertices; raise `NotPrivate` for other sets."""
     return int(vertex_reach(form).any(axis=0).sum())
 

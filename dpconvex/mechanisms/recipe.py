@@ -16,7 +16,7 @@ from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps, tells_classes
 from dpconvex.mechanisms.added_quadratic import check_strong_convexity
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
 from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
-from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, num_vertices, signal_to_noise
+from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, num_vertex_axes, signal_to_noise
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
@@ -115,7 +115,7 @@ def weighs_features(form: LossForm) -> bool:
 
 
 def has_kink(analysed: Callable[[], Analysis]) -> bool:
-    """Return whether a loss has a nonsmooth point, or is not proved convex, so that no minimiser can be released."""
+    """Return whether a loss has a nonsmooth point, or has no proved constants, so that no minimiser can be released."""
     with suppress(NotPrivate):
         return analysed().kink is not None
     return True
@@ -150,7 +150,7 @@ def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
     """Return whether K is an l1 ball or simplex with more features than a third of records times the level."""
     with suppress(DPConvexError):
         enough = signal_to_noise(privacy, gaussian_level(privacy.epsilon, privacy.delta), size) / 3
-        return num_vertices(form) > enough and not has_nonsmooth_loss(form)
+        return num_vertex_axes(form) > enough and not has_nonsmooth_loss(form)
     return False
 
 
@@ -160,7 +160,7 @@ def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> st
         return "Chosen because the loss is quadratic: noisy sums over the data are released once."
     if isinstance(mechanism, NoisyFrankWolfe):
         return (
-            f"Chosen because there are {num_vertices(form):,} features, more than n mu / 3 (n records, mu of GDP). "
+            f"Chosen because there are {num_vertex_axes(form):,} features, more than n mu / 3 (n records, mu of GDP). "
             "Noisy choices of few features are then more accurate than noise on all. Name `AdaptiveSteps()` to use all."
         )
     if isinstance(mechanism, AdaptiveSteps):

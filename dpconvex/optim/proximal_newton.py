@@ -102,7 +102,7 @@ class Coordinates:
         return cls(spectra, intervals)
 
     def evened(self, curvature: LinearMap, least: float, dim: int) -> "Coordinates":
-        """Return congruences from the curvature along the identity, with alternating signs for neighbouring matrices."""
+        """Return coordinates that even out curvature within matrix cones, estimated along +I and -I for alternating matrices."""
         spectra = []
         for one in self.spectra:
             if not (one.shift.any() or one.lower.any() or np.isfinite(one.upper).any()):  # cones

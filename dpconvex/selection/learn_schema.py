@@ -349,7 +349,7 @@ class Counts:
         return Date(first_day, last_day, missing or middle)
 
     def narrowed(self, values: Array, low: float, high: float, level: float) -> tuple[float, float]:
-        """Return the ends of the run of equal cells between two bounds with the largest sum of counts less prices.
+        """Return the ends of the run of cells in [low, high] with the largest sum of noisy counts minus a price per cell.
 
         A run across 0 is cut at 0 unless counts on both sides exceed the noise.
         """

@@ -348,7 +348,7 @@ def named_templates(
         said = f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted."
         require(template.predict is not None and not counter.survives, said)
         alike = domains(*found[name]) == domains(*reference)
-        require(alike, f"tune: candidates {first!r} and {name!r} declare different records.")
+        require(alike, f"tune: candidates {first!r} and {name!r} declare different records; use the same domains.")
     apart = {repr(template.source) if template.source else id(template) for _, template, _ in found.values()}
     said = f"tune: candidates of the grid {shorten(str(grid))} are the same fit"
     require(several or len(apart) == len(found), f"{said}: leave out what changes nothing.")

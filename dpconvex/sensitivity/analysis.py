@@ -182,7 +182,7 @@ class Analysis:
         return max(loss.curvature.eigenvalue for loss in self.losses)
 
     def log_det(self, mu: float, person: Person = ONE_ROW) -> tuple[float, LossBounds]:
-        """Return a bound on J = sup log det(I + H/mu) over records and theta, and the loss that attains it.
+        """Return a bound on J = sup log det(I + H/mu) for curvature mu of other terms, and the loss with the largest bound.
 
         The Hessians of a person's rows add up inside one determinant. It is at most the product of the rows' determinants.
         """

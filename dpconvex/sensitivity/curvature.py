@@ -52,7 +52,7 @@ def curvature_bound(pieces: Sequence[HessianTerm], gram: GradientGram, dimension
 
 
 def dominating_spectrum(pieces: Sequence[HessianTerm], gram: GradientGram) -> tuple[float, ...]:
-    """Return bounds on the eigenvalues of the sum of pieces if each is one rank-one matrix; () otherwise."""
+    """Return bounds on the eigenvalues of the sum of pieces if each is a fixed rank-one matrix; () otherwise."""
     hulls = [hull_rows(piece) for piece in pieces]
     if any(rows is None or len(rows) + p.terms[0].merged != 1 for rows, p in zip(hulls, pieces, strict=True)):
         return ()

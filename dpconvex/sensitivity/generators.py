@@ -41,7 +41,7 @@ class GradientBasis:
 def factor_rows(
     terms: Polynomial, mono: Indices, largest: Array, space: Space, rows: int
 ) -> tuple[Array, list[GradientBasis], Array]:
-    """Return generators and the coordinates of each row, shape (rows, generators), with error bounds per generator."""
+    """Return the coordinates of each row, shape (rows, generators), the generators, and error bounds per generator."""
     blocks = list(space.blocks.values())
     owner = np.searchsorted(np.array([block.start for block in blocks]), terms.coordinate, side="right") - 1
     generators: list[GradientBasis] = []

@@ -33,7 +33,7 @@ class Slopes:
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """Bounds on differences ``g_z - g_z'`` of two records in this order, or on ``g_z`` if a record is added; z has curvature."""
+    """Bounds on ``g_z - g_z'`` for two records in this order, or on ``g_z`` if one record is added, and on the curvature of z."""
 
     dimension: int  # Bounds the dimension of the span of the differences of two given records
     length: float

@@ -105,5 +105,5 @@ NOT_NEGATIVE = number("a finite number, 0 or above", lambda value: 0 <= value < 
 FRACTION, COUNT = between(0, 1), whole(1)
 SWITCH = Kind("True or False", lambda value: isinstance(value, bool))
 TRUTH = Kind(SWITCH.wanted, lambda value: isinstance(value, bool | np.bool_))
-TEXT = Kind("a text that is not empty", lambda value: isinstance(value, str) and value != "")
+TEXT = Kind("a non-empty text", lambda value: isinstance(value, str) and value != "")
 PATH = Kind("a text or a path", lambda value: isinstance(value, str | PathLike))

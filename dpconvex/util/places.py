@@ -30,7 +30,7 @@ def replaceable(path: object) -> Path:
     """Return the path of a new or a regular file; raise `TemplateError` for others, which are never replaced."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise TemplateError(f"no file can be made there: expected a text or a path that is not empty, not {path!r}.")
+        raise TemplateError(f"no file can be made there: expected a non-empty text or path, not {path!r}.")
     file = Path(text)
     with suppress(OSError):  # a name may be too long: the write raises
         if file.exists() and not file.is_file():

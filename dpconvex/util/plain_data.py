@@ -76,15 +76,12 @@ def build(kind: Any, value: Any, readers: Readers | None = None, where: str = ""
     fits = type(number) is float or (type(number) is int and abs(number) < 2**1023)
     if kind is float and fits and not math.isnan(number):
         return float(number)
-    raise TemplateError(f"{name} must be {getattr(kind, '__name__', kind)}, not {value!r:.60}")
+    words = {float: "a number", int: "a whole number", str: "a text", bool: "a truth value", tuple: "a list"}
+    raise TemplateError(f"{name} must be {words.get(origin or kind, kind)}, not {value!r:.60}")
 
 
 hints_of = lru_cache(get_type_hints)
-
-
-@lru_cache
-def parts_of(kind: Any) -> tuple[Any, Any]:
-    return get_origin(kind), get_args(kind)
+parts_of: Any = lru_cache(lambda kind: (get_origin(kind), get_args(kind)))
 
 
 @lru_cache

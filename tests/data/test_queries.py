@@ -163,7 +163,7 @@ def test_what_is_no_query_is_refused_before_anything_is_read(tmp_path):
         ask = dp.Partitions.from_query
         for options, said in (
             ({"by": "number"}, "must have one column 'number'"),
-            ({"by": 3}, "column 0 of by must be a text"),
+            ({"by": 3}, "column 0 of by must be a non-empty text"),
             ({"by": "id", "rows": 0}, "rows must be a positive integer"),
         ):
             refused(dp.DPConvexError, said, ask, connection, SQL, SCHEMA, **options)
