@@ -122,8 +122,10 @@ class NewtonStep:
         values, vectors = np.linalg.eigh(self.hessian)
         self.matrix = self.looks.set_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
         whole = np.kron(np.eye(self.table.shape[1]), self.matrix.T * self.looks.units)
-        self.onto = np.linalg.qr(np.linalg.solve(whole, self.scores.to_table @ self.basis.toarray()))[0]
-        self.back = self.scores.from_table @ whole @ self.onto
+        # Several tables may mean one point, as with effects of groups beside a constant: the shortest has all of its curvature.
+        parameters = self.scores.from_table @ whole
+        self.onto = np.linalg.qr(np.linalg.lstsq(parameters, self.basis.toarray())[0])[0]
+        self.back = parameters @ self.onto
 
     @property
     def is_steep(self) -> bool:

@@ -283,6 +283,11 @@ def test_levels_beside_a_constant_have_the_intervals_of_what_is_determined():
         assert found.undetermined == ()
         estimates = dict(zip(found.names, found.estimates, strict=True))
         assert estimates["a[1]"] - estimates["a[0]"] == pytest.approx(0.2, abs=0.03)
+    a = cp.Variable(20, name="a")  # Without a constant, directions that lack curvature stood for effects
+    groups = dp.Template(dp.Record(g=dp.Choice(range(20)), y=dp.Box(0, 1)), lambda g, y: cp.square(a[g] - y))
+    data = {"g": np.arange(12_000) % 20, "y": np.arange(12_000) % 3 == 0}
+    found = dp.intervals(groups, None, data, dp.Privacy(1.0, 1e-6), seed=1)
+    assert found.undetermined == ()
 
 
 def test_equations_may_choose_among_equal_answers():
