@@ -1,4 +1,4 @@
-"""The constant of scores, moved alone: before all else, so that wide bounds of targets cost nothing, and once more at the end."""
+"""Searches for the constant of scores alone: before the other parameters, for wide bounds of targets, and again at the end."""
 
 import math
 from collections.abc import Callable
@@ -16,31 +16,30 @@ from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
-# Noise of a count next to the number of records, and what such a histogram costs at most, of the squared level.
+# Noise of a count next to the number of records, and the largest share of the squared level for a histogram with it.
 FINE, HISTOGRAM_COST = 0.02, 0.03
-TILTED = 3.0  # Records and unit of the level for each parameter, below which a search ends where slopes add up to 0
-# What all mean slopes of a search cost, next to records and unit of the level, squared, and at least; and the part of what is
-# left that they and all else that is asked of the constant cost at most.
+TILTED = 3.0  # Product of records and level for each parameter below which a search ends where slopes add up to 0
+# Cost of all mean slopes of a search, times the squared product of records and level; its minimum; and the largest share of the
+# remaining level for all queries of the constant.
 MEAN_COST, LEAST_COST, COST_PART = 100.0, 0.02, 0.85
-# The clip of first steps, next to the deviation that the search finds; the mean slope at which that is not believed, next to it.
+# The clip of first steps, next to the deviation that the search finds; the mean slope, next to the clip, that contradicts it.
 CLIP_DEVIATIONS, TOO_LONG = 1.2, 8.0
-# The curvature there at least, next to that of the law that the search finds, and that later ones have at least: ties have more.
+# Least curvature at the constant, next to that of the law that the search finds, and at later places: ties have more.
 LAW_PART, TIED = 0.5, 2.0
-# Where slopes balance: what mean slopes cost at most, and with records so many that their noise is small, in 1 / LOOSE.
+# If slopes balance: largest shares of the mean slopes; they shrink with many records, until the noise is 1 / LOOSE of the clip.
 SHARES, LOOSE = (0.003, 0.003, 0.003, 0.004, 0.005, 0.006, 0.01, 0.012, 0.018, 0.026), 20.0
-WIDENED = 3  # Looks until clips, short at first, are wide
-# One over the noise of a clip next to the short side; the least clip, and one that is wide enough if noise allows it.
+WIDENED = 3  # Queries until clips, short at first, are wide
+# Inverse noise of a clip next to the short side; the least clip; and a clip that is wide enough if noise allows it.
 SHORT_PARTS, NARROW_CLIP, WIDE_CLIP = 4.0, 1.5, 12.0
-# Before anything is asked, how far constants are from 0; their grid; how wrong the model of mean slopes is, and what clips cut.
+# Prior spread of constants; their grid; relative error of the model of mean slopes; and the loss by clipping.
 PRIOR_SPREAD, FINEST, MODEL_ERROR, CLIP_LOSS = 1.5, 50, 0.25, 0.6
-# Where steps end: how near, and how near to a known curvature, in squares; the largest spread, and what it says of doubts.
+# The end of steps: width of its distribution; squared width of a known curvature; largest spread, and the doubt by it.
 END_WIDTH, END_PARTS, LARGE, DOUBTS = 0.02, 0.5, 2.0, 10.0
-# What a curvature costs there, and before all else; the farthest score and the shortest slopes that it may have; the clip if
-# nothing is seen.
+# Squared level for a curvature there, and before; largest score and least slopes in the search; the clip if no slope is seen.
 CURVATURE_COST, PREDICTED, MAX_SCORE, MIN_SLOPE, USUALLY = 0.015, 0.005, 40, 1e-9, 2.0
-EVEN = 0.7  # The least part of the largest slope on the short side that records have where all have about as much
-LAST, EARLY = 0.06, 0.25  # What the last steps have of the squared level, and the part of it that the first one has
-# How much wider their clip is at least than others, and than the least length of hidden slopes.
+EVEN = 0.7  # Least ratio of slopes on the short side at which all records count as equal
+LAST, EARLY = 0.06, 0.25  # Share of the squared level for the last steps, and the part of it for the first one
+# Least ratio of their clip to other clips, and to the least length of hidden slopes.
 WIDER_CLIP, FURTHER = 1.5, 2.0
 
 
@@ -52,27 +51,27 @@ def measure_constant(looks: PrivateLooks) -> Array:
 
 
 class ConstantStart(NamedTuple):
-    """The constant before anything else moves, the curvature there, its cost, and the clip for a loudness."""
+    """The result of the first search of the constant, with the curvature there and its cost."""
 
     constants: Array  # By column
     curvature: float
-    min_curvature: float  # That of later places at least, where slopes settle
+    min_curvature: float  # Least curvature of later places, if slopes settle
     spent: float  # Of the squared level
-    histogram_share: float  # Of the squared level, that a histogram of slopes needs
+    histogram_share: float  # Share of the squared level for a histogram of slopes
     clip: Callable[[float], float]
-    last_share: float  # Of the squared level, for the last steps of a constant, if there is one
-    hidden_length: float  # The least length of slopes that nothing is seen of
-    lengths: LengthHistograms  # With public slopes there, where slopes balance
+    last_share: float  # Share of the squared level for the last steps of a constant, if there is one
+    hidden_length: float  # The least length of unseen slopes
+    lengths: LengthHistograms  # With public slopes there, if slopes balance
     posterior: "BalancePosterior"
-    num_records: float  # Of records, about
+    num_records: float  # The estimated number of records
 
 
 def estimate_constant(fit: Fit, number: float, begin: Array | float, most: float) -> ConstantStart | None:
-    """Move the constant alone until slopes are on both sides: wide bounds of targets cost nothing.
+    """Move the constant alone until slopes balance: wide bounds of targets then cost nothing.
 
-    Mean slopes tell where it is, which cost little if there are many records.  If they are few, all later steps may turn out to
-    be noise, and then this is the prediction.  A histogram of slopes there is that of the first clip.  At most a part
-    of `most` of the squared level is spent.  Several constants are searched together, unless records are too few to tell them.
+    Mean slopes locate it, and cost little with many records.  With few records, all later steps may be noise, and the constant
+    alone is the prediction.  A histogram of slopes there gives the first clip.  The search spends at most a part of `most` of
+    the squared level.  Several constants are searched together, or not at all if records are too few.
     """
     looks, public, people = fit.looks, fit.public, fit.people(number)
     matrix, curvature, columns = measure_constant(looks), public.curvature, looks.scores.shape[1]
@@ -98,13 +97,13 @@ def estimate_constant(fit: Fit, number: float, begin: Array | float, most: float
     answer = looks.look(begin + np.outer(matrix.T, place), probe=probe, **asked)
     if len(probe):
         curvature = max(float(answer.along[0]) / number, 0.0) + looks.sum_sensitivity(cap, 1.0) / (own * number)
-        curvature = max(curvature, LAW_PART * law)  # 0 between targets of few values, but not where scores spread
+        curvature = max(curvature, LAW_PART * law)  # 0 between targets of few values, but not for spread scores
         least = min(curvature, TIED * law)
     _, _, size = lengths.sides(answer.histogram)
     near = partial(lengths.clip, answer.histogram, usual=usual, last=size)
 
     def clip(noise_cost: float) -> float:
-        # Slopes far longer than the search says are those of another law.
+        # Slopes far longer than the search predicts contradict its law.
         is_told = public.has_log_link or size > TOO_LONG * usual
         return near(noise_cost) if is_told else max(min(near(noise_cost), usual), usual / 2)
 
@@ -117,19 +116,19 @@ def estimate_constant(fit: Fit, number: float, begin: Array | float, most: float
 def search_constants(
     fit: Fit, number: float, begin: Array | float, matrix: Array, most: float
 ) -> tuple[Array, float, float, float] | None:
-    """Search the constants; return where mean slopes are about 0, a clip for slopes, the cost, and the curvature found."""
+    """Search the constants; return where mean slopes are about 0, a clip for slopes, the cost, and the curvature there."""
     looks, public, people = fit.looks, fit.public, fit.people(number)
     columns, few = looks.scores.shape[1], people * fit.level / looks.sensitivity
     if (mixed := loss_directions(looks.scores)).size:
         apart = np.linalg.inv(mixed)
-    # Each record has one of them: they move together.
+    # Each record has one of them: move them together.
     elif len(looks.scores.form.labels) > 1 and are_separate(looks.scores):
         mixed, apart = np.ones((1, 1)), np.ones((1, columns))
     else:
         return None
     wider, louder = (float(np.linalg.norm(one, 2)) for one in (mixed, apart))
     low, high = sorted(float(np.max(end)) for end in public.longest)
-    # Steps of few records hardly move a constant that is far from the middle, as those of quantiles are.
+    # Steps of few records hardly move a constant that is far from the middle, as for quantiles.
     weights = RECORD_WEIGHTS if columns == 1 and public.least_part < EVEN else (1.0,)
     enough = TILTED * looks.rows.count / float(np.median(weights))
     tilted = columns == 1 and 0 < low < high < math.inf and few < enough
@@ -164,16 +163,16 @@ def search_constants(
 def balance_constant(
     fit: Fit, number: float, begin: Array | float, matrix: Array, belief: "BalancePosterior"
 ) -> tuple[float, float, float]:
-    """Return where slopes balance, by mean slopes, the mean curvature there, and what they cost, of the squared level."""
+    """Return the place where mean slopes balance, the mean curvature there, and the share of the squared level spent."""
     looks, public, spent = fit.looks, fit.public, 0.0
     few = fit.people(number) * fit.level / looks.sensitivity
     near = (float(place) for far in range(MAX_SCORE) for place in (-far, far))
     place = next((one for one in near if public.short_side(one) > MIN_SLOPE), 0.0)
     bears = few * math.sqrt(sum(SHARES))
-    widest = max(min(bears / SHORT_PARTS, max(math.sqrt(2 * bears), WIDE_CLIP)), NARROW_CLIP)  # that noise allows
+    widest = max(min(bears / SHORT_PARTS, max(math.sqrt(2 * bears), WIDE_CLIP)), NARROW_CLIP)  # as far as noise allows
 
     def noisy_curvature(cost: float, wider: float) -> tuple[float, float]:
-        """Return the noisy mean curvature at the place, and its noise."""
+        """Return the noisy mean curvature at the place, and its standard deviation."""
         own, cap = fit.level_of(cost), wider * public.short_side(place)
         answer = looks.look(begin + matrix.T * place, probe=np.ones(1), cap=cap, along_level=own)
         return float(answer.along[0]) / number, looks.sum_sensitivity(cap, 1.0) / (own * number)
@@ -188,7 +187,7 @@ def balance_constant(
         wider = math.exp(min(max(-place, 0.0), MAX_SCORE) / 2)  # Below 0 targets are rarer, and slopes fall slower
         allowed = min(widest * wider, max(public.slope / (part * unit), WIDE_CLIP))
         share = most * min((LOOSE * allowed / few) ** 2, 1.0)
-        narrow = min(NARROW_CLIP * wider, allowed)  # It tells which way to go, and wide ones where to stay
+        narrow = min(NARROW_CLIP * wider, allowed)  # Narrow clips show the direction, wide clips the place
         clip = part * narrow * (allowed / narrow) ** min(count / WIDENED, 1.0)
         slope = float(looks.look(begin + matrix.T * place, clip * unit, 1.0, fit.level_of(share)).gradient[0, 0])
         belief.learn(place, slope / (number * unit), clip, clip / (few * math.sqrt(share)))
@@ -199,19 +198,19 @@ def balance_constant(
 
 
 def nearest_defined(place: float, before: float, public: PublicFacts) -> float:
-    """Return a place, nearer to one before where slopes are no numbers."""
+    """Return a place with defined slopes, moved towards `before` if necessary."""
     while abs(before - place) > 1e-9 and not public.short_side(place) > MIN_SLOPE:
         place = (before + place) / 2
     return place
 
 
 def are_separate(scores: LinearScores) -> bool:
-    """Say whether no score is one of two columns."""
+    """Return whether each score reads at most one column."""
     return bool((np.diff(sp.csc_array(scores.to_forms).indptr) <= 1).all())
 
 
 def loss_directions(scores: LinearScores) -> Array:
-    """Return what losses are functions of, by columns, shape (columns, parts); an empty table if these are not as many."""
+    """Return the directions of columns that losses depend on, shape (columns, parts); an empty table if they are no basis."""
     if scores.shape[1] == 1:
         return np.eye(1)
     if len(scores.form.labels) > 1:
@@ -224,10 +223,10 @@ def loss_directions(scores: LinearScores) -> Array:
 
 
 class BalancePosterior:
-    """How likely each constant is the one where slopes balance.
+    """The posterior of the constant where slopes balance.
 
-    At any other place the mean slope is about ``r (1 - exp(constant - place))``, next to the largest slope on the short side: so
-    it is with log links, where a slope is the prediction less the target.  The part r is not known either.
+    At another place the mean slope is about ``r (1 - exp(constant - place))``, next to the largest slope on the short side.
+    This holds for log links, where a slope is the prediction minus the target.  The part r is unknown, too.
     """
 
     def __init__(self, least: float = 0.0) -> None:
@@ -236,25 +235,25 @@ class BalancePosterior:
         self.log = np.log(self.parts) - 2 * np.log1p((self.places / PRIOR_SPREAD) ** 2)
 
     def learn(self, place: float, slope: float, clip: float, noise: float) -> None:
-        """Learn from a noisy mean of clipped slopes; long slopes may be cut where the place is too low."""
+        """Update the posterior with a noisy mean of clipped slopes; the clip may cut long slopes below the constant."""
         mean = np.maximum(self.parts * (1 - np.exp(self.places - place)), -clip)
         cut = np.where(mean > 0, 1.0, 1 - min(CLIP_LOSS, NARROW_CLIP * self.part / clip)) * mean
         missed = np.maximum(mean - min(slope, 1.0), 0.0) + np.maximum(min(slope, 1.0) - cut, 0.0)
         self.log = self.log - missed**2 / (noise**2 + (MODEL_ERROR * mean) ** 2) / 2
 
     def learn_curvature(self, place: float, bend: float, noise: float, alone: float) -> None:
-        """Learn from a noisy mean curvature, cut to the short side; `alone` is that of a record there, next to its slope."""
+        """Update with a noisy mean curvature, clipped to the short side; `alone` is a record's curvature over its slope."""
         mean = np.minimum(self.parts * (alone + (1 - alone) * np.exp(np.minimum(self.places - place, MAX_SCORE))), 1.0)
         self.log = self.log - (mean - bend) ** 2 / (noise**2 + (MODEL_ERROR * mean) ** 2) / 2
 
     def add_end(self, place: float, noise: float, part: float, doubt: float) -> None:
-        """Learn that steps ended at a place, where r is about a part; what was known before is doubted."""
+        """Update with the end of the steps, where r is about `part`; earlier knowledge is discounted by `doubt`."""
         self.log = self.log / (1 + doubt) - np.log1p(((self.places - place) / (END_WIDTH + noise)) ** 2)
         self.log = self.log - np.log(self.parts / part) ** 2 / END_PARTS
 
     @property
     def part(self) -> float:
-        """About the part of the largest slope that usual records have: little where few have large weights."""
+        """The estimated ratio of usual slopes to the largest one: small if few records have large weights."""
         likely = np.exp(self.log - self.log.max()).sum(axis=1)
         return float(np.exp(likely @ np.log(self.parts[:, 0]) / likely.sum()))
 
@@ -267,13 +266,13 @@ class BalancePosterior:
 def refine_constant(
     fit: Fit, start: ConstantStart, table: Array, spread: float, place: float, away: float, clip: float, bend: float
 ) -> Array:
-    """Return the table with the constant moved once more, alone: its noise is small, so the clip is wide.
+    """Return the table after another move of the constant alone, with a wide clip because its noise is small.
 
     Scores have the root mean square `spread` about their mean, which is `place`, with noise `away`.
     """
     looks, public, last, number = fit.looks, fit.public, start.last_share, start.num_records
     only = measure_constant(looks).T
-    # The clip for the constant: that of all directions loses what is far out on one side.
+    # A separate clip for the constant: the clip for all directions loses slopes far out on one side.
     own = fit.level_of(start.histogram_share)
     counts = looks.look(table, edges=start.lengths.edges, histogram_level=own).histogram
     there = replace(start.lengths, deviation=looks.deviation_of_counts(own))
@@ -282,10 +281,10 @@ def refine_constant(
     if there.longest is None:
         own = fit.level_of(last)
         step = looks.look(table, wide, 1.0, own).gradient[0, 0] / (number * bend)
-        # Shorter by what of it may be noise.
+        # Shrink the step for its noise.
         step *= max(0.0, 1 - (looks.sensitivity * wide / own / (number * bend) / step) ** 2) if step else 0.0
         return table - math.copysign(min(abs(step), public.max_step(bend)), step) * only
-    belief, more = start.posterior, min(spread, LARGE) ** 2 / 2  # By which other scores raise the mean of log links
+    belief, more = start.posterior, min(spread, LARGE) ** 2 / 2  # The increase of the mean of log links by other scores
     belief.add_end(place + more, away, bend / public.short_side(place + more), DOUBTS * more)
     for part in (EARLY, 1 - EARLY):
         before, place = place, nearest_defined(belief.median, place + more, public) - more
