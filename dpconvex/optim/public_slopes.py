@@ -1,4 +1,4 @@
-"""What records of the declared domain say of a loss, without data: slopes and curvatures, to decide how steps are taken."""
+"""Slopes and curvatures of a loss at records of the declared domain, without data: they determine the steps."""
 
 import math
 from contextlib import suppress
@@ -24,47 +24,47 @@ from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
-FAR_SCORE, FLAT_RATIO = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
-# Scores at which curvatures are looked for: some are narrow.
+FAR_SCORE, FLAT_RATIO = 30.0, 2.0  # Scores at which slopes count as bounded, if below this multiple of slopes near 0
+# Scores at which curvatures are computed: some regions of curvature are narrow.
 CURVATURE_SCORES = (0.0, -1.0, 1.0, *np.linspace(-0.9, 0.9, 10).tolist())
-# Scores up to FAR_SCORE at which records are compared with themselves, and what counts as no curvature.
+# Number of scores up to FAR_SCORE at which records are compared, and the relative curvature that counts as 0.
 NUM_SCORES, FADED = 61, 1e-3
-JUMP_CURVATURE = 1e4  # Curvature next to slopes, where none was found
-# Of a loss with nonsmooth points: the width over which it bends, next to where slopes of records settle, to so much of them.
+JUMP_CURVATURE = 1e4  # Curvature next to slopes, if none is found
+# For nonsmooth points: widths of smoothing, next to the score where slopes settle; and how near they come to their ends there.
 KINK_WIDTH, LABEL_WIDTH, SETTLED, OCTAVES = 0.01, 0.25, 0.1, range(-12, 32)
-BEYOND_KINKS = 16.0  # How much farther away slopes are at their ends
-# Slopes next to the largest that are 0 but for rounding, and how near ends of scores come to the farthest where there are none.
+BEYOND_KINKS = 16.0  # Factor to the score of slopes' ends
+# Relative slopes that count as rounding errors; and relative distance to the farthest score at which an end is missing.
 ZERO_SLOPE, ENDLESS = 1e-12, 1 - 1e-6
-# Slopes on one side, of records: fewer are not seen, or are on the other side as a rule.  How near 0 they are looked at, next to
-# half the scores that have both; and where ends of these are looked for: at the sinh of so much, in so many halves.  If slopes
-# settle outside of the last bounds, scores are in a unit of their own.
+# Shares of records with slopes on one side: rarer ones do not count; below SIDED the other side is the rule. Scores near 0,
+# next to half the interval of both signs; search range of ends (asinh) and bisections. If slopes settle outside of the last
+# bounds, scores get their own unit.
 RARE, SIDED, NEAR_ZERO, MAX_ASINH, BISECTIONS, USUAL_UNITS = 0.02, 0.1, 1e-3, 21.0, 48, (1 / 16, 16.0)
-POWERS = 0.1, 3.0  # Of the distance, between which slopes far away rise that neither settle nor are those of a link
-UNIT_RATIO = 4.0  # How much wider one column's scores may be than another's
-FINITE_PART = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
-MAX_LABELS = 200  # Of which shares are told, at most
-# Of columns that share no steps: how far below 0 slopes are looked at, by how much curvatures differ there if a constant is far
-# away, and how much longer slopes by one are than by another, at least.
+POWERS = 0.1, 3.0  # Exponents of distance for slopes that follow a power law, rather than settle or grow as links do
+UNIT_RATIO = 4.0  # Ratio of the widths of two columns' scores from which they have different units
+FINITE_PART = 0.9  # Fraction of records with finite losses at the start and one unit of scores away
+MAX_LABELS = 200  # Most labels with shares
+# For columns with separate steps: the score below 0 at which slopes are compared; the least difference of curvatures there for
+# a far constant; the least ratio of slopes by two columns.
 LOWEST, UNEQUAL_CURVATURE, UNEQUAL_SLOPES = 40, 0.2, 4.0
-LOW = -3.0  # Scores below 0 at which slopes balance, from which scores of links are counted
-# Of a score, for curvatures of links, and one where targets say nothing; the least part of slopes there, of links turned round.
+LOW = -3.0  # Score of balance below which links have a new origin
+# Difference step for curvatures of links; a score at which targets hardly matter; the least slopes there of inverted links.
 SCORE_STEP, LARGE_SCORE, INVERTED_PART = 0.05, 20.0, 0.5
-NEAR_CENTER = 16.0  # Of half the scores that have both signs: where their largest slopes are compared
+NEAR_CENTER = 16.0  # Fraction (inverse) of half the interval of both signs, at which largest slopes are compared
 
 
 @dataclass(frozen=True, eq=False)
 class DomainSlopes:
-    """Slopes by the columns of records of the domain, as a function of forms: those around a place, in a unit of scores."""
+    """Slopes by the columns at records of the domain, as a function of the forms, around a centre and in a unit of scores."""
 
     block: Block
     scores: LinearScores
-    begin: Array | None = None  # A table that forms are next to; then slopes are NaN where losses are no numbers
-    like: Any = ...  # Which record of the block has the slopes of each
+    begin: Array | None = None  # A table to which forms are added; slopes are then NaN where losses are not finite
+    like: Any = ...  # The block's record with each record's slopes
     center: Array | float = 0.0  # By column
     score_unit: float = 1.0
 
     def __call__(self, forms: Any) -> Any:
-        """Return slopes, shape (columns, records), at forms, shape (forms, records or one)."""
+        """Return slopes, shape (columns, records), at forms, shape (forms, records) or (forms, 1)."""
         forms = np.repeat(self.center_forms + self.score_unit * forms, self.block.size // forms.shape[1], axis=1)
         if self.begin is None:
             return (self.scores.to_forms @ self.block.slopes(forms)[1])[:, self.like]
@@ -74,7 +74,7 @@ class DomainSlopes:
 
     @cached_property
     def center_forms(self) -> Array:
-        """The forms in the middle, shape (forms, 1)."""
+        """The forms at the centre, shape (forms, 1)."""
         to_forms = self.scores.to_forms
         return np.asarray(to_forms.T @ np.broadcast_to(self.center, to_forms.shape[0]))[:, None]
 
@@ -93,7 +93,7 @@ class DomainSlopes:
         return losses, (self.scores.to_forms @ slopes).T
 
     def curvature_far_away(self, side: int) -> float:
-        """Return the mean curvature far away on a side of the probe, or 0 where it is not the same everywhere."""
+        """Return the mean curvature far away on one side of the probe, or 0 if it is not constant there."""
         along, probe = probe_direction(self.scores, 0), side * self.probe[:, None]
         near, half, far = (float(np.mean(along @ self(part * FAR_SCORE * probe))) for part in (0.25, 0.5, 1.0))
         bend = 2 * abs(far - half) / FAR_SCORE
@@ -101,7 +101,7 @@ class DomainSlopes:
 
     @cached_property
     def sign_intervals(self) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """The middles of scores at which slopes have both signs, half the widths, and where 0 is none, by column."""
+        """The intervals of scores with slopes of both signs, by column: middles, half widths, and whether 0 is outside."""
 
         def seen(places: Array, sign: int) -> Array:
             slopes = sign * self((self.scores.to_forms.T @ places)[:, None])
@@ -121,7 +121,7 @@ class DomainSlopes:
         return center, half, (np.minimum(*near) < SIDED) & (half > 0)
 
     def has_targets(self, group: Indices) -> bool:
-        """Say whether slopes of records of one label have both signs at a score, as those of targets have, weights have not."""
+        """Return whether records of one label have slopes of both signs at a score, as with targets (but not with weights)."""
         for place in np.sinh(np.linspace(-MAX_ASINH, MAX_ASINH, 2 * NUM_SCORES)):
             slopes = self(place * self.probe[:, None])
             least = ZERO_SLOPE * np.abs(slopes).max()
@@ -130,7 +130,7 @@ class DomainSlopes:
         return False
 
     def power_law_width(self) -> float:
-        """Return half the width of scores at which slopes have both signs, if slopes far away are those of a power, or 0."""
+        """Return half the width of scores with slopes of both signs, if far slopes follow a power law; otherwise 0."""
         center, half, _ = self.sign_intervals
         if not (half > 0).all():
             return 0.0
@@ -142,9 +142,10 @@ class DomainSlopes:
         return float(half.max()) if FAR_SCORE ** POWERS[0] * near < far <= FAR_SCORE ** POWERS[1] * near else 0.0
 
     def link_unit(self) -> float:
-        """Return a power of two, the unit of a score in which the largest slopes on both sides change by about e.
+        """Return the unit of scores, a power of two, in which the ratio of largest slopes on both sides changes by about e.
 
-        So do those of counts, ``exp(score) - y``.  Units are negative where records slope alike at low scores, not at high ones.
+        This holds for counts, ``exp(score) - y``.  Units are negative if records have equal slopes at low scores, but not at
+        high ones.
         """
         center, near = float(self.sign_intervals[0][0]), float(self.sign_intervals[1][0] or 1.0) / NEAR_CENTER
         ends = np.array([self.alone(center + side * near) for side in (-1, 1)])
@@ -155,7 +156,7 @@ class DomainSlopes:
         return -score_unit if low > max(high, INVERTED_PART) else score_unit
 
     def balance_score(self, usual: bool) -> float:
-        """Return a score far below 0 at which the largest slopes on both sides are equal, or as many usual ones, or 0."""
+        """Return a score far below 0 with equal largest slopes (or equally many usual ones) on both sides; otherwise 0."""
         low, high = -MAX_ASINH, 0.0
         for _ in range(BISECTIONS):
             slopes = self.alone(tried := (low + high) / 2)
@@ -164,7 +165,7 @@ class DomainSlopes:
         return high if high <= LOW else 0.0
 
     def units_of_columns(self) -> list[float]:
-        """Return powers of two in which the curvature by each column is about the same; none where these are alike."""
+        """Return powers of two as units that give columns about equal curvature; an empty list if curvatures are similar."""
         (center, half, _), to_forms = self.sign_intervals, self.scores.to_forms
         if len(half) == 1 or not are_separate(self.scores) or not np.all(half > 0):
             return []
@@ -178,7 +179,7 @@ class DomainSlopes:
         return [float(score_unit) for score_unit in 2.0 ** np.rint(np.log2(bent / bent.max()) / -2)]
 
     def has_unlike_columns(self) -> bool:
-        """Say whether losses are sums of functions of one column each, some of all, unlike in slopes or width, or far from 0."""
+        """Return whether losses are sums of functions of single columns with unlike slopes or widths, or far from 0."""
         scores, to_forms = self.scores, self.scores.to_forms.T.toarray()
         if scores.is_shared or scores.shape[1] == 1 or not are_separate(scores):
             return False
@@ -191,13 +192,13 @@ class DomainSlopes:
         up, down, last = (np.maximum(side.max(axis=1), 0.0) for side in (here, -here, -below))
         most, least = np.maximum(up, down), np.where(up > down, np.maximum(down, last), up)
         rises = [np.abs(one - other).sum(axis=1) for one, other in ((here, low), (high, here))]
-        # Constants of links are far from 0, those of targets in the middle.
+        # Constants of links are far from 0, constants of targets in the middle.
         far = (most > LINKED * least) & (np.abs(np.subtract(*rises)) > UNEQUAL_CURVATURE * np.add(*rises))
         steep = np.abs([low, here, high]).max(axis=(0, 2))
         return bool(far.any()) or any(one.max() > UNEQUAL_SLOPES * one.min() for one in (steep, self.sign_intervals[1]))
 
     def settling_score(self, probe: Array, power: int = 0) -> float:
-        """Return the scores beyond which slopes of nearly all records, by a power of the distance, hardly change, or 1."""
+        """Return the score beyond which nearly all slopes, over a power of the distance, hardly change; 1 if there is none."""
         ends = [self(side * 2.0 ** OCTAVES[-1] * probe[:, None]) / 2.0 ** (OCTAVES[-1] * power) for side in (-1, 1)]
         usual = max(float(np.abs(end).mean()) for end in ends)
         for place in 2.0 ** np.array(OCTAVES):
@@ -208,26 +209,26 @@ class DomainSlopes:
 
     @property
     def link_facts(self) -> dict[str, Any]:
-        """What links say: slopes and curvatures on their short side, and the least part of the largest of a record."""
-        # Slopes differ at the first by targets, at one end by censoring, at all by weights; targets are far within the ends.
+        """The facts about links: slopes and curvatures on the short side, and the least slope next to the largest."""
+        # Slopes differ by targets at the first end, by censoring at one end, by weights at all; targets lie far within.
         ends = LARGE_SCORE, 4.0 ** OCTAVES[-1], -(4.0 ** OCTAVES[-1])
         part = max(map(self.least_part, ends)) if len(self.scores.projection) == 1 else 0.0
         return {"both_sides": self.both_sides, "short_curvature": self.short_curvature, "least_part": part}
 
     def least_part(self, place: float) -> float:
-        """Return the least slope at one score far away, towards that side, next to the largest, or 0."""
+        """Return the ratio of the least to the largest slope at a far score, towards its side; otherwise 0."""
         slopes = math.copysign(1.0, place) * self.alone(place)
         least = float(slopes.min() / slopes.max())
         return least if 0 < least <= 1 else 0.0
 
     def both_sides(self, place: float) -> tuple[float, float]:
-        """Return the largest slopes at one score, up and down."""
+        """Return the largest slopes up and down at one score."""
         slopes = self.alone(place)
         up, down = (max(side[side < 1e100].max(initial=0.0), 1e-12) for side in (slopes, -slopes))
         return float(up), float(down)
 
     def short_curvature(self, place: float) -> float:
-        """Return the curvature at one score of the record with the largest slope there, next to that: from 0 to 1 for links."""
+        """Return the curvature over the slope of the record with the largest slope at a score: between 0 and 1 for links."""
         down, here, up = (self.alone(place + side * SCORE_STEP) for side in (-1, 0, 1))
         own = int(np.argmax(np.where(here < 1e100, here, -math.inf)))
         found = float((up - down)[own] / (2 * SCORE_STEP * here[own]))
@@ -237,7 +238,7 @@ class DomainSlopes:
 @once
 @np.errstate(all="ignore")
 def public_facts(form: LossForm, column: int | None = None) -> tuple[LinearScores, PublicFacts]:
-    """Return the scores, or one column, and what records of the domain say of slopes and curvatures; no data are read."""
+    """Return the scores (or one column) and public facts about their slopes from records of the domain; no data are read."""
     scores, one = linear_scores(form), slice(column, None if column is None else column + 1)
     own: Any = {"indices": scores.indices[:, one], "scale": scores.scale[:, one], "to_forms": scores.to_forms[one]}
     scores = scores if column is None else replace(scores, **own)
@@ -248,7 +249,7 @@ def public_facts(form: LossForm, column: int | None = None) -> tuple[LinearScore
         every = replace(every, scores=(scores := restricted(scores, every, batch.size)))
     some, label = np.unique(batch.group, return_index=True, return_inverse=True)[1:]
     by_label = DomainSlopes(engine.read(some), scores, like=label)
-    # Where losses read nothing but scores and labels, one record tells the slopes of all with its label.
+    # If losses read only scores and labels, one record has the slopes of all records with its label.
     alike = not any(label.lowered.fields or label.offset.any() for label in scores.form.labels)
     slopes_at = by_label if alike else every
     tied = has_nonsmooth_loss(form) and slopes_at.settling_score(slopes_at.probe) == 2.0 ** OCTAVES[0]
@@ -263,14 +264,14 @@ def public_facts(form: LossForm, column: int | None = None) -> tuple[LinearScore
     if tells_classes(form, scores.fields):
         return plain, replace(public, of_labels=by_label.of_labels if len(some) <= MAX_LABELS else None)
     if public.has_one_side or any(node.atom.kinks == "spectral" for node in nonsmooth_nodes(form.losses) if node.atom):
-        return plain, public  # Slopes of entries of a matrix have signs of their own nowhere
+        return plain, public  # Slopes of matrix entries do not have both signs anywhere
     return facts_in_own_units(form, slopes_at, facts, plain, public)
 
 
 def facts_in_own_units(
     form: LossForm, slopes_at: DomainSlopes, facts: dict[str, Any], plain: LinearScores, public: PublicFacts
 ) -> tuple[LinearScores, PublicFacts]:
-    """Return scores, and what is known of slopes, in units and about middles of their own, where 1 and 0 would not do."""
+    """Return scores and public facts in another unit and around another centre, if 1 and 0 are unsuitable."""
     scores, labels = slopes_at.scores, facts["has_labels"]
     rises = slopes_at.power_law_width()
     is_link = public.has_log_link and not rises and not (plain.width if scores.shape[1] == 1 else public.is_lipschitz)
@@ -285,14 +286,14 @@ def facts_in_own_units(
             return plain, public
         slopes_at = replace(slopes_at, center=np.array([begins]))
         return facts_near(form, slopes_at, facts | slopes_at.link_facts)
-    if scores.is_shared:  # They have no middles of their own
+    if scores.is_shared:  # They have no centre of their own
         wide = replace(slopes_at, score_unit=rises)
         return facts_near(form, wide, facts, rises) if plain.width * rises else (plain, public)
     if units := slopes_at.units_of_columns():
         slopes_at = replace(slopes_at, scores=scores.in_units(units))
         plain, public = facts_near(form, slopes_at, facts)
     middle, half, moved = slopes_at.sign_intervals
-    if moved.any() and half[moved].max() > UNIT_RATIO * half[moved].min():  # One unit would not do for all
+    if moved.any() and half[moved].max() > UNIT_RATIO * half[moved].min():  # One unit does not suit all columns
         moved = np.zeros_like(moved)
     middle, unit = np.where(moved, middle, 0.0), float(half[moved].max(initial=0.0))
     if not middle.any():
@@ -309,10 +310,10 @@ def facts_in_own_units(
 def facts_near(
     form: LossForm, slopes_at: DomainSlopes, facts: dict[str, Any], rises: float = 0.0
 ) -> tuple[LinearScores, PublicFacts]:
-    """Return what is seen from scores in the middle, in a unit of scores."""
+    """Return scores and public facts around the centre of the slopes, in their unit."""
     scores, labels, probe, unit = slopes_at.scores, facts["has_labels"], slopes_at.probe, slopes_at.score_unit
     along = probe_direction(scores, 0)
-    levels = not labels and len(scores.form.labels) > 1 and are_separate(scores)  # Of which each record has one column
+    levels = not labels and len(scores.form.labels) > 1 and are_separate(scores)  # Each record has one column of these
     even = scores.to_forms.T @ (np.sign(along) / math.sqrt(len(along))) if levels else probe
 
     def curvature_at(place: float) -> Any:
@@ -320,11 +321,11 @@ def facts_near(
 
     facts = facts | {"sides": tuple(slopes_at.curvature_far_away(side) / unit for side in (-1, 1))}
     far = 1.0 if facts.pop("is_tied") or rises else slopes_at.settling_score(even)
-    # Bends that most records are far from are kinks, too.
+    # Curvature far from most records counts as a kink, too.
     bent = 0.0 if labels else np.median(np.abs(curvature_at(0.0)))
     is_narrow = not labels and bent * far < KINK_WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
     if has_nonsmooth_loss(form) or (is_narrow and far > 1):
-        # Slopes that never settle are those of squares, whose curvature does.
+        # Slopes that never settle are those of squares, with settled curvature.
         kink = slopes_at.settling_score(even, 1) if labels and far >= 2.0 ** OCTAVES[-1] else far
         scores = replace(scores, width=(LABEL_WIDTH if labels else KINK_WIDTH) * kink)
     places = (0.0, -1.0, 1.0, -FAR_SCORE, FAR_SCORE)
@@ -344,7 +345,7 @@ def facts_near(
     most_bend = math.inf if curvature_varies and not is_lipschitz else most_bent or JUMP_CURVATURE * largest
     vanishes = is_lipschitz and not labels
     if vanishes and least_bent > 1e-9 * most_bent:
-        # Or some records, whose targets are far away, bend in the middle far less than elsewhere.
+        # Or records with far targets have far less curvature in the middle than elsewhere.
         found = np.abs([curvature_at(place) for place in np.linspace(-FAR_SCORE, FAR_SCORE, NUM_SCORES)])
         vanishes = (found[NUM_SCORES // 2] <= FADED * found.max(axis=0)).any()
     if far < 2.0 ** OCTAVES[-1] and not rises:
@@ -353,9 +354,9 @@ def facts_near(
         ends = np.linalg.solve(parts, ends) if several else ends
         longest = tuple(side.max(axis=(0, 2) if several else None, keepdims=True).ravel() for side in (-ends, ends))
         facts = facts | {"longest": longest, "saturation": unit * far}
-        # Counts whose slopes settle at last are seen as those of links, where targets are long next to the other side.
+        # Counts with slopes that settle at last count as links, if targets are long next to the other side.
         vanishes = vanishes and (scores.width > 0 or not are_lopsided(longest, LINKED))
-        if vanishes and scores.is_shared:  # Others have a constant that is searched
+        if vanishes and scores.is_shared:  # Other scores have a constant, which is searched
             ends = np.stack([slopes_at(np.full((scores.form.forms, 1), side * BEYOND_KINKS * far)) for side in (1, -1)])
             steepest = tuple(np.linalg.norm(ends, axis=1).max(axis=1).tolist())
             facts["unbalanced_slopes"] = steepest if are_lopsided(steepest, LOPSIDED) else None
@@ -365,7 +366,7 @@ def facts_near(
 
 
 def unit_within(form: LossForm, slopes_at: DomainSlopes) -> float:
-    """Return the root mean square of scores at a far point of K, without parameters that it does not bound; 1 of none."""
+    """Return the root mean square of scores at a far point of K, without parameters that K does not bound; 1 if this is 0."""
     K, scores = form.feasible, slopes_at.scores
     with suppress(DPConvexError):
         far = K.project(FAR_SCORE * np.random.default_rng(0).normal(size=form.space.dim))
@@ -376,7 +377,7 @@ def unit_within(form: LossForm, slopes_at: DomainSlopes) -> float:
 
 
 def finite_start(form: LossForm, slopes_at: DomainSlopes) -> tuple[Array | None, float]:
-    """Return a table inside of K at which losses are numbers, if none near scores of 0, and a unit of scores near it, or 0."""
+    """Return a table inside K with finite losses, if these are not finite near 0, and a unit of scores near it, or 0."""
     scores, probe = slopes_at.scores, slopes_at.probe[:, None]
 
     def numbers(begin: Array, far: float) -> float:
@@ -387,7 +388,7 @@ def finite_start(form: LossForm, slopes_at: DomainSlopes) -> tuple[Array | None,
         return None, 1.0
     with suppress(DPConvexError):
         inside = np.zeros(form.space.dim) if form.feasible.is_space else form.feasible.region.inside
-        begin = scores.table(inside.astype(float))  # SciPy's functions take no longer numbers
+        begin = scores.table(inside.astype(float))  # SciPy's functions take no extended precision
         for unit in 0.5 ** np.arange(20.0):
             if numbers(begin, unit) > FINITE_PART:
                 return begin, float(unit)
