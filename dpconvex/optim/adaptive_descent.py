@@ -1,4 +1,4 @@
-"""The steps of `AdaptiveSteps`, post-processing: which questions are asked, and what is made of noisy answers."""
+"""The steps of `AdaptiveSteps`, postprocessing: the sequence of queries, and steps from the noisy answers."""
 
 import math
 from collections.abc import Iterator
@@ -21,42 +21,41 @@ from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.util.arrays import Array, Indices
 
-# Steps; there are fewer where there are fewer records than so many for each direction and unit of the level, and at most one for
-# each so many records.  Where curvature depends on scores, steps are short: there are more of them, and so many at least.
+# The most steps; records, for each direction and unit of the level, below which there are fewer steps; records for each step.
+# If curvature depends on scores, steps are short: at least VARYING_FEWEST steps, and more of them.
 MAX_STEPS, ALL_STEPS, SINGLE, VARYING_FEWEST, VARYING_ALL = 24, 30.0, 10.0, 4, 40.0
-# Of a Newton step, also where curvature depends on scores; and the part of the steps, the last ones, that become shorter.
+# Fraction of a Newton step, also if curvature depends on scores; fraction of the steps, at the end, that become shorter.
 RATE, VARYING_RATE, DECAY = 1.2, 0.6, 0.4
-# Where slopes balance, rare levels of counts may bend far more than most: more steps than so many are shorter, to this part,
-# unless there are so many records for each direction and unit of the level.
+# If slopes balance, rare large counts may have far more curvature than most: with more steps than UNHURRIED they are shorter,
+# down to SLOWEST, unless records for each direction and unit of the level exceed UNSLOWED.
 UNHURRIED, SLOWEST, UNSLOWED = 6.0, 0.33, 300.0
-# Below this cosine of two gradients in a row, longer than so many deviations of noise, steps become so much shorter.
+# If two successive gradients have a cosine below this, and exceed so many deviations of noise, steps are divided by SLOWDOWN.
 OPPOSED_COSINE, ABOVE_NOISE, SLOWDOWN = -0.3, 2.0, 1.5
-# How far scores move in a step, in root mean square, where curvature depends on them; by noise, where slopes balance.
+# Largest root mean square change of scores in a step, if curvature depends on them; and by noise, if slopes balance.
 SCORE_CHANGE, SCORE_NOISE = 0.5, 0.1
-PERIOD = 4  # Curvature that does not depend on scores is asked for in each so many steps
-# The part of the squared level for the length of scores; how long they count at most, next to what the metric says; and how much
-# longer they become at most.
+PERIOD = 4  # Steps between two queries of a curvature that does not depend on scores
+# Share of the squared level for the length of scores; their clip, next to the metric's estimate; and their largest growth.
 LENGTH, REACH, MAX_GROWTH = 0.04, 1.5, 5.0
-# By how much the curvature falls in one step at most; the deviations of an answer that are doubted where it is about constant.
+# Largest factor by which the curvature falls in one step; doubted deviations of an answer if it is about constant.
 CURVATURE_FALL, STEADY = 2**0.25, 2.0
-BINDING_NOISE = 0.25  # What noise of steps counts where K holds some of it back, unless K bounds parameters
-# What counts of directions at least; the records for each direction and unit of the level beyond which noise shortens less.
+BINDING_NOISE = 0.25  # Weight of the steps' noise if K removes some of it, unless K bounds parameters
+# Least weight of a direction; records for each direction and unit of the level above which shrinkage is weaker.
 MIN_SIGNAL, FEWER = 1e-3, 24.0
-# The least clip next to the curvature where the constant begins, where slopes balance.
+# Least clip next to the first curvature, if slopes balance.
 LEAST_CLIP = 0.5
-# Records for each direction and unit of the level, below which constraints hold steps of targets; and how far they move one, next
-# to its length, where they shorten noise themselves.
+# Records for each direction and unit of the level below which constraints hold steps of targets; and the least movement by
+# them, next to the point's length, at which they reduce noise themselves.
 FEW_HELD, BINDING = 12.0, 0.01
-# Without a constant, which tells how far scores spread, a curvature at kinks is a difference of slopes so much farther apart that
-# noise hides less of it: by this, next to the noise of one, and by so much at most; then the same where steps leap to the middle.
+# Without a constant (which shows the spread of scores), curvature at kinks is a difference of slopes farther apart, since noise
+# hides less of it: factor next to the noise of one, and the largest factor; then the same if the first step goes to the middle.
 WIDER_DIFFERENCES = ((40.0, 3.0), (140.0, 25.0))
 
 
 class ScoreModel(NamedTuple):
-    """The end of the steps: the table of the scores, the Hessian by one of its columns, and how far noise of the steps moved it.
+    """The last table of the scores, the Hessian by one column, and the movement of the table by the steps' noise.
 
-    The table's columns are moved by ``noise @ z`` for standard normal z, at most.  `longer` is the table before it is shortened,
-    and `pull` what the regularizer and K held steps by, where these know it.
+    Noise moves the table's columns by at most ``noise @ z`` for standard normal z.  `longer` is the table before shrinkage.
+    `pull` is the gradient of the regularizer and K at the steps' end, if known.
     """
 
     table: Array
@@ -67,7 +66,7 @@ class ScoreModel(NamedTuple):
 
 
 def descend_adaptively(fit: Fit, form: LossForm) -> tuple[Array, Array]:
-    """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
+    """Return the last point, in coordinates, shape (dim,), and how far noise moved the table's columns."""
     start, late = fit.public.start_table, form if ridge_of(form) is None else None
     pulled = pulls_away_from_zero(form) or start is not None
     steps = AdaptiveDescent(fit, 0.0 if start is None else start, form if pulled else None, late)
@@ -76,10 +75,10 @@ def descend_adaptively(fit: Fit, form: LossForm) -> tuple[Array, Array]:
 
 
 class AdaptiveDescent:
-    """Noisy gradient steps in a metric in which rows are about round; they update their clip, curvature and noise.
+    """Noisy gradient steps in a metric that makes rows about round; they update their clip, curvature and noise.
 
-    A proximal step of the regularizer and the constraints of `form` follows each step.  Where `late` is given in its
-    place, one follows if curvatures differ, labels are classes or records are few.
+    A proximal step of the regularizer and the constraints of `form` follows each step.  With `late` instead, a proximal step
+    follows if curvatures differ, labels are classes or records are few.
     """
 
     def __init__(
@@ -98,19 +97,19 @@ class AdaptiveDescent:
         self.metric, self.matrix, self.num_records, left, self.truncation, self.start = found
         self.inverse = np.asarray(np.linalg.inv(self.matrix), dtype=float)
         self.form = None if form is None else scale_public_terms(form, self.num_records / fit.size)
-        self.leverage = math.sqrt(self.metric.effective_dim / self.num_records)  # The root mean square of leverages
+        self.leverage = math.sqrt(self.metric.effective_dim / self.num_records)  # The root mean square leverage
         # Records for each direction and unit of the level
         self.many = self.num_records * fit.level / (fit.looks.sensitivity * self.metric.effective_dim * self.columns)
         self.rounds = self._step_count()
         self.constrained = late is not None and ridge_of(late, free=False) is not None  # Constraints beside squares
-        # Of few records for each feature, noise on the second moment hides how long scores are.
+        # With few records for each feature, noise on the second moment hides the length of scores.
         alone = form is None and (late is None or self.constrained) and self.columns == 1
         self.fits_length = fit.has_few and alone and not fit.public.curvature_varies
         self._share_level(left - LENGTH * self.fits_length)
         self._set_start(begin, bool(losses_by_label))
-        # Where curvatures differ, one model at the end is none of what penalties do; of few records, it shortens noise.
+        # If curvatures differ, a model at the end misses the effect of penalties; for few records, it reduces noise.
         differ = self.public.curvature_varies or self.looks.scores.width > 0
-        # Without constraints, steps of classes go ever farther out.  They shorten steps of few records, too.
+        # Without constraints, steps of classes diverge. Constraints shorten steps of few records, too.
         lasting = self.public.has_labels or self.many < FEW_HELD
         self.late = late if (lasting if self.constrained else self.many >= ALL_STEPS and differ) else None
         self.binds = False
@@ -119,7 +118,7 @@ class AdaptiveDescent:
         self.pull: Array | None = None
 
     def _step_count(self) -> int:
-        """Return how many steps are taken: fewer where records are few, and at least some where curvature varies."""
+        """Return the number of steps: fewer for few records, and at least some if curvature varies."""
         fit, bent = self.fit, self.public.curvature_varies
         single = self.num_records * fit.level / (self.looks.sensitivity * SINGLE)
         usual = MAX_STEPS * min(1.0, self.many / (VARYING_ALL if bent else ALL_STEPS))
@@ -159,7 +158,7 @@ class AdaptiveDescent:
         self.constant = constant_direction(self.fit, self.matrix)
         self.point = np.asarray(np.linalg.solve(self.matrix.T, begin), dtype=float)
         self.min_clip = LEAST_CLIP * start.curvature if start and balances else 0.0
-        # The part of slopes that the clip leaves, of distances that are left, and by how much steps are slower
+        # The fraction of slopes below the clip, the contraction of distances so far, and the factor of slower steps
         self.unclipped, self.contraction, self.slowdown = 1.0, 1.0, 1.0
         if start and self.constant is not None:
             self.point = self.point + np.outer(self.constant, start.constants / looks.constant)
@@ -170,32 +169,32 @@ class AdaptiveDescent:
         self.min_curvature = 0.0 if public.curvature_varies else public.curvature / MAX_RISE
         if public.vanishes:
             self.min_curvature = start.min_curvature if start else public.curvature
-        # The last gradient and step, the part of the way that remains by direction, and the variance of noise in both metrics
+        # The last gradient and step, the remaining distance by direction, and the variance of noise in both metrics
         self.gradient, self.last_step = np.zeros(looks.scores.shape), np.zeros(looks.scores.shape)
         self.remaining = np.ones(len(self.metric.signal))
         self.variance, self.denoised = np.zeros((2, len(self.remaining)))
 
     def take_step(self, t: int) -> None:
-        """Ask for the noisy gradient, and take step `t`, with a proximal step where one follows."""
+        """Query the noisy gradient, and take step `t`, followed by a proximal step if one applies."""
         if t in CLIP_STEPS[bool(self.start) :]:
             self._set_clip(t)
         leap, here, before = self.leaps and not t, self.point, self.gradient
         clip = max(self.clip, float(np.linalg.norm(self.public.secant * self.public.center))) if leap else self.clip
         gradient = self.gradient = self._noisy_gradient(t, clip)
         deviation = self.looks.sensitivity * clip * self.leverage / self.level
-        # Beside a regularizer gradients may be nothing but noise.
+        # With a regularizer, gradients may be only noise.
         above_noise = self.form is None or np.linalg.norm(gradient) > ABOVE_NOISE * deviation * math.sqrt(gradient.size)
         self.slowdown *= SLOWDOWN if above_noise and is_opposed(gradient, before) else 1.0
         deviation /= self.curvature
         rate = self._rate(t, deviation)
-        if leap:  # To the middle, where the sum of rows tells it: it is the gradient, next to the slope at 0
+        if leap:  # To the middle, which the gradient over the slope at 0 shows
             secant = self.public.secant
             self.point = self.anchor = here - gradient / np.where(secant > 0, self.truncation * secant, self.curvature)
         else:
             self.point = here - rate / self.curvature * gradient
         if self.form is not None:
             self.point, _ = self._proximal_step(self.form, self.curvature / rate)
-            # The regularizer and K hold most of a gradient back
+            # The regularizer and K cancel most of a gradient
             self.slowdown *= SLOWDOWN if is_opposed(self.point - here, self.last_step) else 1.0
             self.last_step = self.point - here
         elif self.late is not None and (self.constrained or t >= self.rounds // 2):
@@ -205,24 +204,24 @@ class AdaptiveDescent:
             self.binds |= self.constrained and moved > BINDING * float(np.linalg.norm(free))
         self.contraction *= abs(1 - rate * self.unclipped)
         self.variance = (1 - rate * self.metric.signal) ** 2 * self.variance + (rate * deviation) ** 2
-        # Steps turned back and became slower since the curvature is more than is believed, unless it is known
+        # Slower steps show that the curvature exceeds its estimate, unless it is known
         nearer = rate * (self.slowdown if self.public.curvature_varies else 1.0)
         stays = 1 - np.minimum(nearer * self.metric.denoised, 1.0)
         self.denoised, self.remaining = stays**2 * self.denoised + (rate * deviation) ** 2, stays * self.remaining
 
     def _set_clip(self, t: int) -> None:
-        """Ask for a noisy histogram of lengths of slopes, and choose the clip by it."""
+        """Query a noisy histogram of slopes' lengths, and set the clip by it."""
         options: dict[str, Any] = {"edges": self.lengths.edges * self.leverage, "histogram_level": self.histogram_level}
         counts = self.looks.look(self.matrix.T @ self.point, **options).histogram
         noise_cost = self.noise_cost * (4 if t < self.rounds / 2 else 1)
-        # Without bounds on slopes, or a constant that is found first, a usual clip is as wide as bounds of targets are.
+        # Without bounds on slopes and without a first search of the constant, the usual clip is as wide as bounds of targets.
         usual = self.clip if self.start or self.public.is_lipschitz else self.lengths.together(counts, self.clip)
         found, last = self.lengths.clip(counts, noise_cost, usual, self.clip if t else 0.0), self.clip
         self.clip = max(min(found, MAX_RISE * last) if t else found, self.min_clip)
         self.unclipped = min(1.0, self.clip / max(self.lengths.hidden(counts, last)[1], 1e-300))
 
     def _noisy_gradient(self, t: int, clip: float) -> Array:
-        """Return a noisy gradient by the columns; every `period` steps, update the curvature along the last one."""
+        """Return a noisy gradient by the columns; every `period` steps, update the curvature along the last gradient."""
         probe: dict[str, Any] = {}
         if not t % self.period:
             probe["probe"] = probe_direction(self.looks.scores, t, self.gradient)
@@ -231,22 +230,22 @@ class AdaptiveDescent:
         if probe:
             self._update_curvature(t, float(answer.along[0]) / self.num_records)
         gradient, along = np.asarray(answer.gradient @ self.looks.scores.table_projection), self.constant
-        if along is not None and self.unclipped < 1:  # Cut slopes would move the constant most
+        if along is not None and self.unclipped < 1:  # Clipping of slopes affects the constant most
             gradient = gradient - (1 - self.unclipped) * np.outer(along, along @ gradient) / (along @ along)
         return gradient
 
     def _update_curvature(self, t: int, seen: float) -> None:
-        """Move the curvature to the interval that the noisy one, `seen`, leaves for it, and by no large factor down."""
+        """Move the curvature into the confidence interval of the noisy one, `seen`, with a limited decrease."""
         public, doubt = self.public, 1.0 if self.public.curvature_varies else STEADY
         doubt *= self.looks.sum_sensitivity(MAX_RISE * self.curvature, 1.0) / (self.curvature_level * self.num_records)
         falls = 0.0 if public.vanishes and not t else self.curvature / CURVATURE_FALL**self.period
         least = max(falls, self.min_curvature)
         if not t and self.start is None and MAX_RISE * (max(seen, 0.0) + STEADY * doubt) < self.curvature:
-            least = max(STEADY * doubt, self.min_curvature)  # Records of the declared domain bend far more
+            least = max(STEADY * doubt, self.min_curvature)  # Records of the declared domain have far more curvature
         self.curvature = max(min(max(self.curvature, seen - doubt), seen + doubt), least)
 
     def _rate(self, t: int, deviation: float) -> float:
-        """Return the part of a Newton step to take; it limits how far scores move where curvature depends on them."""
+        """Return the fraction of a Newton step to take; it limits the change of scores if curvature depends on them."""
         public = self.public
         rate = self.full_rate / self.slowdown * min(1.0, (self.rounds - t) / (DECAY * self.rounds + 1))
         if not public.curvature_varies:
@@ -262,7 +261,7 @@ class AdaptiveDescent:
         return math.sqrt(float((self.metric.signal[:, None] * point**2).sum()) / self.num_records)
 
     def _proximal_step(self, form: LossForm, curvature: float) -> tuple[Array, Array | None]:
-        """Return the point after a proximal step, and the pull of the regularizer and K; the same point and None if it fails."""
+        """Return the point after a proximal step, and the gradient of regularizer and K; the old point and None on failure."""
         scores, units, point = self.looks.scores, self.looks.units, self.point
         with suppress(NotConverged):
             hessian = curvature * self.inverse @ self.inverse.T
@@ -279,7 +278,7 @@ class AdaptiveDescent:
         part = min(1.0, FEWER / self.many) * (1 - 1 / (2 * metric.effective_dim * self.columns))
         weights = np.maximum(metric.denoised, MIN_SIGNAL)
         done, shorter = float(weights @ (1 - self.remaining) / weights.sum()), 1.0
-        # Where noise hides all lengths of slopes, clips may be far too long, and steps of squares with them.
+        # If noise hides all lengths of slopes, clips may be far too long, and steps of squares, too.
         if self.lengths.are_hidden and self.columns == 1 and not self.public.curvature_varies:
             done, self.fits_length = 1.0, False
         if self.form is None:
@@ -307,7 +306,7 @@ class AdaptiveDescent:
         return -slope / (curved * spread) * max(0.0, 1 - (doubt / slope) ** 2) if slope else 0.0
 
     def _with_last_steps(self) -> Array:
-        """Return the table of the point; the constant takes its last steps, alone, where some level is kept for them."""
+        """Return the table of the point, after the last steps of the constant if some level is reserved for them."""
         table, start, constant, signal = self.matrix.T @ self.point, self.start, self.constant, self.metric.signal
         if start is None or constant is None or not start.last_share:
             return table
@@ -325,7 +324,7 @@ def is_opposed(one: Array, other: Array) -> bool:
 
 
 def probe_direction(scores: LinearScores, number: int, before: Array | None = None) -> Array:
-    """Return a direction of length 1 of the columns, in the space that scores depend on; of single rows, the last gradient's."""
+    """Return a unit vector of columns, in the space that scores depend on; for single rows, along the last gradient."""
     random = np.random.default_rng(number).normal(size=len(scores.projection))
     found = scores.projection @ (before[0] if before is not None and before.any() and len(before) == 1 else random)
     return np.asarray(found / np.linalg.norm(found))
@@ -334,9 +333,9 @@ def probe_direction(scores: LinearScores, number: int, before: Array | None = No
 def james_stein(
     point: Array, variance: Array, weights: Array, constant: Array | None, anchor: Array | None, done: float
 ) -> tuple[Array, float]:
-    """Shorten the steps by what noise made them longer, by one James-Stein factor; return the answer with the factor.
+    """Shrink the steps by one James-Stein factor, for the length that noise added; return the result and the factor.
 
-    Where they are only a part `done` of what they would be without end, they are so much shorter already.
+    If the steps went only a fraction `done` of the way to the minimiser, they are already shorter by that.
     """
     fixed = np.zeros_like(point) if anchor is None else anchor
     if constant is not None and anchor is None:
@@ -348,7 +347,7 @@ def james_stein(
 
 
 def constant_direction(fit: Fit, matrix: Array) -> Array | None:
-    """Return the direction of the constant among rows that the matrix turns, if there is one."""
+    """Return the direction of the constant among rows in the metric, or None if there is no constant."""
     return np.asarray(np.linalg.solve(matrix.T, np.eye(len(matrix))[-1])) if fit.looks.constant else None
 
 
@@ -360,14 +359,17 @@ def centre(point: Array, weights: Array, constant: Array) -> Array:
 
 
 def equal_columns(table: Array) -> Iterator[tuple[Indices, Array]]:
-    """Yield the numbers of columns that are equal, and their entries."""
+    """Yield the indices of equal columns, and their entries."""
     kinds, owner = np.unique(table, axis=1, return_inverse=True)
     for k, entries in enumerate(kinds.T):
         yield np.flatnonzero(owner.ravel() == k), entries
 
 
 def regularize(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Array | None = None) -> Array:
-    """Minimise a quadratic model of the loss about the end of steps, which a `pull` has held, with the regularizer."""
+    """Return the minimiser of a quadratic model of the loss plus the regularizer; the model is centred at the end of the steps.
+
+    A `pull`, the gradient of the regularizer at that end, is added to the model.
+    """
     scores, units, ridge, size = fit.looks.scores, fit.looks.units, ridge_of(form), fit.size
     theta = fit.looks.parameters(table)
     if ridge is not None and not ridge.any():
