@@ -15,8 +15,7 @@ from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.util.arguments import COUNT
 from dpconvex.util.arrays import Array, Indices
 
-# Limits of the number of vertices: by the noise of a choice over the log of their number, and by records for each vertex and
-# unit of the level.
+# Limits of the number of vertices, by the noise of a choice over the log of their number, and by records times level for each.
 LOUD, ENOUGH = 16.0, 40.0
 SOURCE = "docs/theory.md, propositions 8.10 and 8.11"
 RANGE = "one record moves log-probabilities within a known range, which gives a block of choices its level"

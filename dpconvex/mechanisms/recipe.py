@@ -39,8 +39,7 @@ ENOUGH_AT_KINKS = 100.0  # ... if fields have no weights or the regularizer is n
 # The clip next to the gradient bound: gradients are long at the start, but at the end only of few records.
 PART = 0.25
 MOST_CONSTRAINED = 1_000  # Most parameters under constraints: a conic solver takes seconds for these
-# Features of classes from which clipped steps are the default; WIDE if records for each feature and unit of the level are below
-# SPARSE.
+# Features of classes from which clipped steps are the default; WIDE if records times level for each feature are below SPARSE.
 WIDEST, WIDE, SPARSE = 4_096, 1_000, 3.0
 MOST_STATISTICS = 25_000  # With more statistics fits take too long
 # Guarantees beyond these have no plan by size: some levels would be beyond floating-point numbers.

@@ -25,8 +25,7 @@ DROWNED = 1e-11  # Rounding hides differences of values below this share of them
 # The model is minimised to a fraction of the residual (rougher for a matrix, which solves a system in each step), in at most so
 # many steps, each with at most so many products.
 FRACTION, ROUGHER, EXACT, INNER_STEPS, PRODUCTS = 0.1, 0.5, 1e-14, 30, 200
-# If less of a step than this helps, the projection changes its active set nearby: so many proximal-gradient steps find it for
-# less.
+# If less of a step than this helps, the projection's active set changes nearby; so many proximal-gradient steps are cheaper.
 SHORT, FORWARD = 0.1, 4
 FLAT = 1e-9  # Directions with a smaller derivative of the projection count as fixed
 
@@ -111,8 +110,7 @@ class Coordinates:
                 direction[one.place] = sign * svec(np.eye(side))
                 values, vectors = np.linalg.eigh(smat((sign * curvature(direction)[one.place]).mean(axis=0)))
                 values = np.maximum(values - least, 0.0)
-                # A product of features has about this curvature: the product of both features' curvatures over the root of
-                # their sum.
+                # A product of features has about this curvature: the product of both curvatures over the root of their sum.
                 even = np.maximum(values / np.sqrt(max(values.sum(), 1e-300)), np.sqrt(least))
                 one = Spectra(one.place, one.shift, one.lower, one.upper, (vectors / np.sqrt(even)) @ vectors.T)
             spectra.append(one)

@@ -24,8 +24,7 @@ ROUNDED_ONE = 1e-3  # Largest error of the products of rounded rows with a vecto
 # the domain. Features with a smaller variance than EMPTY stay as they are.
 FAR_MEAN, UNEVEN_VARIANCE, EMPTY = 5.0, 30.0, 1e-9
 MAX_ROWS = 2**12  # Most rows of a further matrix beside the second moment
-# Records drawn from the domain for each combination of labels, at least and at most; most scores; numbers of rows that are
-# computed at a time.
+# Records drawn for each combination of labels, at least and at most; most scores; numbers of rows computed at a time.
 LEAST_SAMPLES, SAMPLES, MAX_SCORES, NUMBERS = 4, 512, 2**20, 2**22
 
 

@@ -26,8 +26,7 @@ BOTH_SIDES = 0.25  # Weight of gradients beyond the clip on both sides, next to 
 NOISE_COST = 2.0  # Weight of noise next to bias; twice this in the first half of the steps
 SEEN, UNCLIPPED = 0.25, 0.5  # Least fraction of records in a credible histogram; least fraction that is not clipped
 BELIEVED = 6.0  # ... and least deviations of its count: some bin stands out by chance
-# If so many records are as large as noise, tails go on beyond the last bin that is seen, each bin with at most this share of
-# the one before.
+# If so many records equal the noise, tails continue beyond the last bin seen, each bin with at most this share of the last.
 TAILED, FALLS = 80.0, 0.5
 # Least ratio of slopes on both sides at which their sum reveals hidden ones, and for smooth losses of links
 LOPSIDED, LINKED = 4.0, 50.0

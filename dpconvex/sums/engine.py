@@ -143,8 +143,7 @@ class RecordSums:
         # Group labels by outer function. If the forms read no field, labels stay apart: their records share one column.
         kinds: dict[Any, list[int]] = {}
         for number, label in enumerate(form.labels):
-            # Small constants may differ within a group, such as zeros at a label's own score: they become columns of the
-            # records.
+            # Small constants may differ within a group, such as zeros at a label's own score: they are stored by record.
             few, constants = len(label.lowered.place), label.lowered.constants
             numbers = tuple((c.shape, c.tobytes() if c.size > few else b"") for c in constants)
             apart = -1 if self.design.columns else number
