@@ -109,5 +109,5 @@ def check_strong_convexity(analysis: Analysis, added: float | None) -> None:
     terms = " + ".join(f"1e-6 * cp.sum_squares({name})" for name in flat)
     kinds = "its terms are affine, norms, or quadratic in some directions only"
     modulus = f"its modulus is 0: {'there is none' if regularizer.is_constant else kinds}"
-    why = f"the regularizer is not strongly convex in {', '.join(flat)} ({modulus}), so the minimiser can move without limit"
+    why = f"the regularizer is not strongly convex in {', '.join(flat)} ({modulus}), so the minimiser's sensitivity is unbounded"
     raise NotPrivate(why, regularizer, f"add {terms}, or another quadratic; traces and norms do not count")

@@ -66,7 +66,7 @@ UNSEEN = "Nobody observes how long a fit takes, nor whether a fit failed."
 
 def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
     if privacy.pure:
-        why, remedy = f"{noise} keeps no guarantee with delta = 0", f"ask for a small delta, or {otherwise}"
+        why, remedy = f"{noise} cannot satisfy a guarantee with delta = 0", f"ask for a small delta, or {otherwise}"
         raise NotPrivate(why, f"delta = {privacy.delta:g}", remedy)
 
 

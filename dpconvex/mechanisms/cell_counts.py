@@ -64,7 +64,7 @@ class Cells:
 
     def __post_init__(self) -> None:
         known = self.kind in KINDS and math.isfinite(self.upper) and self.groups > 0
-        require(known, f"evaluate: there are no such cells: {self}.")
+        require(known, f"evaluate: these cells are invalid: {self}.")
 
     @cached_property
     def weights(self) -> dict[str, int]:
@@ -74,7 +74,9 @@ class Cells:
         if not self.measures:
             return DEFAULTS.get(self.kind, {self.kind: 1}) | ({"likelihood": 1} if self.likelihood else {})
         if wrong := [measure for measure in self.measures if (self.kind, measure) not in ALONE]:
-            raise TemplateError(f"evaluate: measures are error, mistakes, and deviance of counts, not {wrong[0]!r}.")
+            raise TemplateError(
+                f"evaluate: unknown measure {wrong[0]!r} of {self.kind}; known are error, mistakes and, for counts, deviance."
+            )
         return dict.fromkeys((name for measure in self.measures for name in ALONE[self.kind, measure]), 1)
 
     @cached_property

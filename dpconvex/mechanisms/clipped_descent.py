@@ -32,7 +32,7 @@ def sampling_rate(sampling: float | None, privacy: Privacy) -> float:
     if privacy.unit is not None:
         raise not_for_units("Poisson sampling", privacy)
     if privacy.adjacency != "add-remove":
-        why = "Poisson samples are accounted for where a record is added or removed, not where one is replaced"
+        why = "privacy accounting of Poisson samples needs add-remove adjacency"
         remedy = 'ask for adjacency="add-remove", or use all records at every step'
         raise NotPrivate(why, f"sampling = {sampling:g}", remedy)
     return max(math.floor(sampling / GRAIN), 1) * GRAIN
@@ -83,7 +83,7 @@ def regularizer_steepness(analysis: Analysis, size: int) -> tuple[float, float]:
     slope = public_start(analysis, size, 0.0)[1] + 2 * size * slope_of_rest(form, smooth)
     if math.isfinite(slope) or form.feasible.bounded:
         return size * (constant + (bend.rest if smooth else stiff)), slope
-    why = "nothing bounds the regularizer's curvature or slope, nor so the iterates, and what rounding does to their gradients"
+    why = "neither the regularizer's curvature nor its slope is bounded, so the rounding of gradients is unbounded"
     raise NotPrivate(f"{why}: {bend.reason}", form.template.regularizer, "smooth it, or bound the parameters")
 
 

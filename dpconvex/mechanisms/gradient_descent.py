@@ -94,7 +94,9 @@ class NoisyGradientDescent(base.ForUnits):
         check_fields(self, clip=number_in(1 / LARGEST_CLIP, LARGEST_CLIP).or_none)
         for name, value in {"sampling": self.sampling, "momentum": self.momentum}.items():
             if value is not None and not (value < 1 and self.clip is not None):
-                raise TemplateError(f"NoisyGradientDescent: {name} must be below 1, beside a `clip`, not {value!r}.")
+                raise TemplateError(
+                    f"NoisyGradientDescent: {name} must be below 1, and needs a `clip`; got {value!r} with clip={self.clip!r}."
+                )
 
     @property
     def bounds_gradients(self) -> bool:
@@ -205,7 +207,7 @@ class NoisyGradientDescent(base.ForUnits):
                 drawn = EPSILON * (analysis.form.space.dim + 16) * self.noise_bound(found, TAIL)
                 moved = certificate.steps * certificate.largest_step * drawn
                 return found.copied(event=found.event, sensitivity=apart, tolerance=max(moved, 1e-200))
-        why = "rounding in sums of so many gradients is larger than a gradient"
+        why = "rounding errors in sums of this many gradients exceed the clip"
         raise TemplateError(f"NoisyGradientDescent: {why}; give a larger `clip`.")
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: base.Engine, rng: np.random.Generator) -> Array:

@@ -153,8 +153,8 @@ class GaussianLaw(NoiseDistribution):
 
 
 def too_curved(analysis: Analysis, epsilon: float, curvature: float) -> NotPrivate:
-    why = f"curvature alone costs {curvature:.4g} of epsilon, more than the {epsilon:.4g} there are"
-    remedy = "raise the regularization, or leave `added` to be chosen"
+    why = f"curvature alone costs {curvature:.4g} of epsilon, but only {epsilon:.4g} is available"
+    remedy = "raise the regularization, or leave `added` out: it is then chosen automatically"
     return NotPrivate(why, analysis.form.template.regularizer, remedy)
 
 

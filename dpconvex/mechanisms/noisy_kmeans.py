@@ -67,7 +67,7 @@ class NoisyKMeans:
         centres = f"clustering: {classes} x {components} centres of {features} features"
         COUNT.check("clustering", classes=classes, components=components, features=features)
         if classes * components * features > LARGEST:
-            raise TemplateError(f"{centres} are too many to hold.")
+            raise TemplateError(f"{centres} are more than {LARGEST:,} numbers. Use fewer features or centres.")
         between(1e-100, 1e100).check("clustering", radius=radius)
         rounds = int(self.rounds or (PURE_ROUNDS if privacy.pure else ROUNDS))
         shape = (rounds, int(classes), int(components), int(features), float(radius))
@@ -84,8 +84,8 @@ class NoisyKMeans:
             other = noise("gaussian", balanced if privacy.adjacency == "add-remove" else float(radius))
             chosen = min(chosen, other, key=lambda n: n.deviation)
         if chosen.scale > LARGEST_NOISE * radius:
-            why = f"the clustering's share of the guarantee asks for noise of {chosen.scale / radius:.3g} radii"
-            remedy = "ask for more, or give the clustering a larger share"
+            why = f"the clustering's share of the guarantee needs noise of {chosen.scale / radius:.3g} times the radius"
+            remedy = "ask for a larger epsilon, or give the clustering a larger share"
             raise NotPrivate(why, f"epsilon = {privacy.epsilon:g}", remedy)
         return chosen
 

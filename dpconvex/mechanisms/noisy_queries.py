@@ -77,7 +77,9 @@ class Queries:
         self.spent += Fraction(level) ** 2 if math.isfinite(level) else 0
         granted = 0 < level <= self.most and self.spent <= Fraction(self.most) ** 2 * Fraction(1 + NORM_SLACK)
         if not (granted and 0 <= sensitivity < math.inf):
-            raise DPConvexError("adaptive steps: more queries than were certified; nothing is released.")
+            raise DPConvexError(
+                "adaptive steps: the queries exceed the certified level; nothing is released. Please report this as a bug."
+            )
         return noise_scale(sensitivity, level)
 
 

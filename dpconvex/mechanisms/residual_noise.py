@@ -131,7 +131,7 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
     try:
         larger, noise, steps = with_cover(mechanism, analysis, bare, spent, cover.counting, tail, records, more=True)
     except TemplateError as error:
-        why = "there are far more records than the nominal number, and no noise for so many; nothing is released"
+        why = "there are far more records than the nominal number, and noise for them cannot be certified; nothing is released"
         raise DomainError(f"{why}. Pass a larger nominal number as `size`. ({error})") from error
     derivation = replace(certificate.derivation, children=steps)
     return larger.copied(event=certificate.event, cover=noise, derivation=derivation)
@@ -163,10 +163,12 @@ def with_cover(
         usual = bare.tolerance if more else usual_tolerance(analysis, bare, drawn, records) / max(unit, 1.0)
         tolerance = asked if asked is not None else max(least, usual)
         why = f"cannot be certified for all data: double precision allows {least:.3g} here"
-        require(tolerance >= least, f"a tolerance of {tolerance:.3g} {why}. Leave it out, or regularize more.")
+        require(tolerance >= least, f"a tolerance of {tolerance:.3g} {why}. Leave `tolerance` out, or regularize more.")
         bare = bare.copied(event=bare.event, tolerance=tolerance)
     elif asked is not None and isinstance(bare, StatisticsCertificate):
-        raise TemplateError("a ResidualNoise for sufficient statistics takes no tolerance: rounding alone is hidden.")
+        raise TemplateError(
+            "a ResidualNoise for sufficient statistics takes no tolerance, because it only hides rounding. Leave it out."
+        )
     distance = drawing_error(mechanism, analysis, bare, cap, records) + bare.tolerance
     count = bare.noise_dimension if isinstance(bare, StatisticsCertificate) else analysis.form.space.dim
     law = bare.cover.noise if more and bare.cover else ""  # another law of noise would be another event
@@ -259,7 +261,9 @@ def calibrate_residual_noise(
     the grid they are at most ``2 tau sqrt(dim)/step + dim`` steps apart in l1, and ``2 tau/step + sqrt(dim)`` in l2.
     """
     if not 1e-250 < distance < 1e250:
-        raise DPConvexError(f"residual noise: there is no grid for a distance of {distance!r}; rescale the problem.")
+        raise DPConvexError(
+            f"residual noise: the distance {distance!r} is beyond floating-point grids; rescale the problem."
+        )
     root = math.sqrt(dimension)
     step = 2.0 ** math.floor(math.log2(distance / (8 * root)))
     total = math.floor((2 * distance * root / step + dimension) * (1 + NORM_SLACK))

@@ -21,7 +21,7 @@ from dpconvex.util.arrays import Array
 POLISH_STEPS = 20000  # Unless the user gives fewer
 # Options for baselines: as accurate as possible; the gap shows a lower accuracy.
 OPTIONS = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-10, "max_iter": 300}
-TOO_LARGE = "the solver fails: losses are too large for it. Use other units, such as thousands of dollars"
+TOO_LARGE = "the solver fails because losses are too large. Use other units, such as thousands of dollars"
 # Otherwise residuals of 1e5 pass for infeasibility.
 STRICT = {"tol_infeas_abs": 1e-14, "tol_infeas_rel": 1e-14}
 # Further options if the last digits defeat the solver; the gap is measured afterwards, whatever its status.
@@ -98,8 +98,8 @@ class ConicSolver:
         except Exception as error:  # solvers raise errors of any type
             raise SolverFailed(f"the solver {self.solver} failed. Nothing is released.") from error
         if reached_limit(solution, options):
-            why = "stopped at the limit that you gave it, before it was done; nothing is released"
-            raise NotConverged(f"the solver {self.solver} {why}. Allow it more, or use the first-order backend.")
+            why = "stopped at your limit on iterations or time; nothing is released"
+            raise NotConverged(f"the solver {self.solver} {why}. Raise the limit, or use the first-order backend.")
         return packed(problem, fresh, program)
 
 
@@ -143,7 +143,9 @@ def least(problem: Problem) -> tuple[Array, float]:
             said = str(error)
             continue
         if program.status == cp.INFEASIBLE:
-            raise NotConverged(f"{TOO_LARGE if problem.feasible.is_space else 'nothing satisfies the constraints'}.")
+            raise NotConverged(
+                f"{TOO_LARGE if problem.feasible.is_space else 'no parameters satisfy the constraints'}."
+            )
         if program.status == cp.UNBOUNDED:
             raise NotConverged("the objective decreases without end: add a regularizer, or bound the parameters.")
         theta = packed(problem, fresh, program)
@@ -153,7 +155,7 @@ def least(problem: Problem) -> tuple[Array, float]:
         best = (theta, gap) if best is None or gap < best[1] else best
         if best[1] <= NEAR * problem.batch.size:
             return best
-        said = f"an objective of {best[1] / problem.batch.size:.2g} above the least is the best that it proves"
+        said = f"its best point has a proved gap of {best[1] / problem.batch.size:.2g} in the mean objective"
     if best is None or best[1] > FAR * problem.batch.size:
         raise NotConverged(f"the solver failed: {said}. Use other units, or check the constraints.")
     return best

@@ -154,7 +154,7 @@ def by_cone(form: LossForm, hessian: Any, slope: Array, size: float) -> Array:
             closer = minimise(length * own) if 0 < length < SHORT else None
             return theta if closer is None else closer
     why = "a conic solver finds no minimiser of the noisy loss with this regularizer and these constraints"
-    raise NotConverged(f"{why}; regularize more, or check that the constraints can be met.")
+    raise NotConverged(f"{why}; regularize more, or check that the constraints are feasible.")
 
 
 @once

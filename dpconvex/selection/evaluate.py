@@ -135,7 +135,7 @@ def evaluate(
     call.check()
     fewest = WITHIN * counter.cells.deviation(noise.scale / counter.largest)
     if not protected and call.size < fewest and seed is None:
-        said = f"noise at {privacy} outweighs {call.size:,} records, and the numbers would be noise: take {fewest:,.0f} or more"
+        said = f"noise at {privacy} outweighs {call.size:,} records, so results are mostly noise: take {fewest:,.0f} or more"
         warn(f'evaluate: {said}, a larger epsilon, or measures=("error",).')
     call.pay(Pure(paid.epsilon))
     batch = call.cut(call.batch())
@@ -165,7 +165,7 @@ def evaluate(
 def check_target(label: str, domain: Any, target: int | None, release: Release) -> None:
     """Raise for several numbers without `target`, and for an index out of range."""
     several = domain.shape[0] if isinstance(domain, Box) and len(domain.shape) == 1 else 0
-    said = f"evaluate: {label!r} has {several or 'not several'} numbers."
+    said = f"evaluate: {label!r} has {several or 'only one or no'} numbers."
     said += f" Evaluate each by itself, by target=0 to target={several - 1}." if several else " Leave target out."
     fits = is_whole(target, 0) and int(target or 0) < several
     require(fits if target is not None else not several or says_survival(domain, release), said)

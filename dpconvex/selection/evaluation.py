@@ -111,10 +111,10 @@ class Evaluation(StatedNumbers):
     def _table(self, *names: str) -> Array:
         """Return the counts of the first existing table, as `_of_group` does; raise if none exists or noise hides the group."""
         if self.is_hidden:
-            said = "noise outweighs the number of its records, and its rates would be noise"
+            said = "noise outweighs the number of its records, so its rates are not available. Use a larger epsilon"
             raise TemplateError(f"the group {self.groups[self.chosen or 0]!r}: {said}.")
         known = [name for name in names if name in self.cells.tables]
-        require(known, f"this evaluation is of {self.cells.kind}, and has no {names[0]} to compute that from.")
+        require(known, f"this evaluation counted {self.cells.kind}, not the {names[0]} that this number needs.")
         return self._of_group(known[0])
 
     def group(self, name: Any) -> Self:
@@ -375,7 +375,7 @@ class Evaluation(StatedNumbers):
             said = "; ".join(f"{what} {value}" for what, value in own.main().items())
             lines.append(f"  {name}, {own.records} records: {said}")
         hidden = self.hidden if self.chosen is None else ()
-        lines += [f"  {name}: noise outweighs its records; nothing is said of it" for name in hidden]
+        lines += [f"  {name}: noise outweighs its records; no rates are available" for name in hidden]
         lines += [f"  {self.crowding}"] * bool(self.crowding and self.chosen is None)
         return "\n".join([*lines, f"  intervals of 95 %, for sampling and noise; {self.status}"])
 
@@ -393,8 +393,8 @@ class Evaluation(StatedNumbers):
         spent, cells = found.spent, found.cells
         fits = len(found.sums) == cells.noisy and found.scale > 0 and cells.groups == max(len(found.groups), 1)
         fits &= 0 < found.clusters <= MOST_ROWS and found.chosen in (None, *range(len(found.groups)))
-        require(fits and np.isfinite(found.sums).all(), "Evaluation: its sums are not those of its cells.")
+        require(fits and np.isfinite(found.sums).all(), "Evaluation: the sums do not match the cells.")
         noise = found.scale if spent is None else cells.noise(spent).scale / cells.steps(spent)
-        said = f"Evaluation: its noise, of scale {found.scale:g}, is not that of {found.spent}."
+        said = f"Evaluation: the noise scale {found.scale:g} does not match the spent {found.spent}."
         require(abs(found.scale - noise) <= TAIL_SLACK * noise, said)
         return found

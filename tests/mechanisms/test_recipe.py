@@ -126,7 +126,7 @@ def test_a_quadratic_is_added_where_a_bounded_problem_has_no_regularizer(name, a
         replayed = str(certificate.check())
         assert replayed.startswith("replayed") or "modulus" not in replayed
     free = dp.Template(record, loss, 0.0)
-    with pytest.raises(dp.NotPrivate):  # the minimiser can move without limit
+    with pytest.raises(dp.NotPrivate):  # the minimiser's sensitivity is unbounded
         dp.verify(free, dp.Privacy(1.0, adjacency=adjacency), 500, dp.ObjectivePerturbation())
     with pytest.raises(dp.NotPrivate, match="not strongly convex"):
         dp.verify(template, dp.Privacy(1.0, adjacency=adjacency), 500, dp.ObjectivePerturbation(added=0.0))

@@ -193,7 +193,7 @@ def test_one_of_several_targets_is_evaluated():
     for target in (None, 2, -1, True, 0.0):
         with pytest.raises(dp.TemplateError, match=r"has 2 numbers.* by target=0 to target=1"):
             dp.evaluate(several, model, data, dp.Privacy(1.0), target=target, budget=budget)
-    with pytest.raises(dp.TemplateError, match=r"has not several numbers\. Leave target out"):
+    with pytest.raises(dp.TemplateError, match=r"Leave target out"):
         dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(1.0), target=0, budget=budget)
     assert budget.entries == ()
 

@@ -59,4 +59,4 @@ def test_residuals_follow_from_one_release():
             found.residual_quantile(strange)
     with pytest.raises(dp.TemplateError):
         found.coverage(np.nan, 1.0)
-    refused(dp.TemplateError, "has no probabilities", found.roc)
+    refused(dp.TemplateError, "probabilities", found.roc)
