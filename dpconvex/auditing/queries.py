@@ -16,7 +16,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.batch import Batch
 from dpconvex.errors import DPConvexError
 from dpconvex.fitting.adaptive import in_own_fields
-from dpconvex.mechanisms.noisy_queries import Queries, choice_weights, clamped
+from dpconvex.mechanisms.noisy_queries import Queries, choice_weights, clip_sums
 from dpconvex.noise.discrete import GAUSSIAN
 from dpconvex.noise.gaussian import GRID_VARIANCE
 from dpconvex.sensitivity.loss_form import LossForm
@@ -49,8 +49,8 @@ class Watched(Queries):
         return 0
 
     def drawn(self, scale: float, sums: Indices) -> Indices:
-        self.seen.append((scale, clamped(sums)))
-        return clamped(sums)
+        self.seen.append((scale, clip_sums(sums)))
+        return clip_sums(sums)
 
 
 class Adversary:

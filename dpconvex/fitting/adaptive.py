@@ -16,7 +16,7 @@ from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.adaptive_descent import AdaptiveDescent
 from dpconvex.optim.class_descent import take_steps
-from dpconvex.optim.newton_step import HESSIAN, LEAST_ROOT, STAYS, NewtonPoint, NewtonStep
+from dpconvex.optim.newton_step import CHECK, HESSIAN, LEAST_ROOT, NewtonPoint, NewtonStep
 from dpconvex.optim.noisy_metrics import row_metric
 from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.slope_histograms import Fit
@@ -25,7 +25,7 @@ from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.own_fields import with_own_fields
 from dpconvex.sensitivity.picked_parameters import with_picked_fields
 from dpconvex.sums.linear_scores import linear_scores
-from dpconvex.sums.monomials import Made, with_functions
+from dpconvex.sums.monomials import RecordFunctions, with_functions
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
@@ -111,9 +111,9 @@ def in_own_fields(form: LossForm, batch: Batch) -> tuple[LossForm, Batch]:
 
 
 @once
-def own_form(form: LossForm) -> tuple[LossForm, tuple[Made, ...]]:
+def own_form(form: LossForm) -> tuple[LossForm, tuple[RecordFunctions, ...]]:
     """Return the form with functions of a record as fields, and the functions; of levels if scores would share parameters."""
-    every = list[Made]()
+    every = list[RecordFunctions]()
     for with_fields in (with_own_fields, with_picked_fields):
         picks = with_fields is with_picked_fields
         written = not picks or not form.template.record.discrete or has_own_rows(form)
@@ -153,5 +153,5 @@ def informative_share(form: LossForm) -> float:
 def fewest_records(form: LossForm, certificate: Certificate, fits: bool) -> int:
     """Return the smallest number of records for an estimate with covariance; with fewer, noise exceeds the Hessian."""
     count, sides = form.basis.shape[1], 2 if certificate.privacy.adjacency == "replace-one" else 1
-    level = certificate.settings["level"] * math.sqrt((1 - (STEPS if fits else MOMENT)) * HESSIAN * (1 - STAYS))
+    level = certificate.settings["level"] * math.sqrt((1 - (STEPS if fits else MOMENT)) * HESSIAN * (1 - CHECK))
     return math.ceil(LEAST_ROOT * count * math.sqrt(2 * count * sides) / level)

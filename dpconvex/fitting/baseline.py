@@ -17,7 +17,7 @@ from dpconvex.fitting.release import Release, annotated, functions_of
 from dpconvex.fitting.verify import analyse, check_template
 from dpconvex.model.template import Template
 from dpconvex.optim import backend as backends, certify
-from dpconvex.optim.conic import least
+from dpconvex.optim.conic import solve_with_gap
 from dpconvex.optim.problem import Problem
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sets.feasible_set import FeasibleSet
@@ -87,7 +87,7 @@ def solve_without_privacy(
     if analysis is not None and modulus > 0 and analysis.kink is None and feasible.obstacle is None:
         problem = replace(DataEngine(analysis, batch, batch.size, chosen).problem(modulus), relative=True)
         if backend is None:
-            found = certify.closest(problem, np.zeros(space.dim), tolerance)[0]
+            found = certify.closest_point(problem, np.zeros(space.dim), tolerance)[0]
         else:
             found = backends.solve(problem, chosen, tolerance)
         if found.distance_bound <= problem.distance_allowed(FARTHEST, found.theta):
@@ -95,7 +95,9 @@ def solve_without_privacy(
     if theta is None:
         require_arrays("the conic solver that this template needs", data)
         anything = modulus or np.finfo(float).tiny  # a conic solver does not use it
-        theta, total = least(Problem(template, space, feasible, batch, size=batch.size, strong_convexity=anything))
+        theta, total = solve_with_gap(
+            Problem(template, space, feasible, batch, size=batch.size, strong_convexity=anything)
+        )
         distance, gap = float(np.sqrt(2 * total / modulus)) if modulus > 0 else np.inf, total / batch.size
         said.append(f"its mean objective is at most {gap:.2g} above its minimum (duality gap)")
     if np.isfinite(distance):

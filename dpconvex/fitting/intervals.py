@@ -19,7 +19,7 @@ from dpconvex.mechanisms.recipe import nonsmooth_parts
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.optim.newton_step import NewtonPoint
-from dpconvex.optim.noisy_quadratic import by_cone
+from dpconvex.optim.noisy_quadratic import minimise_by_cone
 from dpconvex.optim.row_metrics import in_natural_units
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.util.arguments import FRACTION, instance, require
@@ -166,6 +166,6 @@ def check_inside(form: LossForm, estimate: NewtonPoint) -> None:
         return
     seen, covariance = form.basis.toarray(), estimate.of_records + estimate.of_noise
     metric = seen @ np.linalg.pinv(seen.T @ covariance @ seen, hermitian=True) @ seen.T
-    away = by_cone(form, sp.csr_array(metric), metric @ estimate.theta, 0.0) - estimate.theta
+    away = minimise_by_cone(form, sp.csr_array(metric), metric @ estimate.theta, 0.0) - estimate.theta
     if away @ metric @ away > OUTSIDE**2:
         raise NotConverged("intervals: a constraint is active, and moves parameters by more than their error.")

@@ -28,7 +28,7 @@ from dpconvex.fitting.release import Release, annotated, fields_of, functions_of
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.fitting.verify import CertifiedFit, FitOptions, RangedFit, analyse, check_template, form_of
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
+from dpconvex.mechanisms.residual_noise import ResidualNoise, check_noise, cover_records, noisy_upper_count
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
 from dpconvex.mechanisms.target_range import CELLS, counts_of, rescaled_targets
 from dpconvex.model.people import NO_UNIT, People, template_to_fit
@@ -199,7 +199,7 @@ class FitJob:
             if isinstance(schema := getattr(column, "schema", None), Schema):
                 check_inside(schema, self.record.fields[name], name)
         for fit in fits:
-            confirm(fit.certificate)
+            check_noise(fit.certificate)
             if self.people is not None and isinstance(fit.certificate, DescentCertificate | QueriesCertificate):
                 self.people.check_together(self.data)
         for said in [] if self.options.seed is not None else self.doubts(fits[:1]):
@@ -365,8 +365,8 @@ def covered(fit: CertifiedFit, batch: Batch, backend: Any, source: NoiseSource, 
         mechanism = mechanism_of(certificate, form_of(template))
     analysis = analyse(template, mechanism)
     if cover is not None and cover.counting:  # the noise depends on a bound on the records, from a private count
-        most = bound_on_count(cover, batch.size, source.apart(), certificate.privacy.most)
-        certificate = for_count(mechanism, analysis, certificate, most)
+        most = noisy_upper_count(cover, batch.size, source.apart(), certificate.privacy.most)
+        certificate = cover_records(mechanism, analysis, certificate, most)
         cover = certificate.cover
     assert cover is not None
     proof = {"certificate": certificate, **source.spending(certificate.privacy)}

@@ -8,13 +8,13 @@ from dpconvex.fitting.adaptive import own_form
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe
 from dpconvex.mechanisms.recipe import (
-    bounded,
+    has_bounded_gradients,
     has_domain,
     has_nonsmooth_loss,
     is_constrained,
     lacks_minimiser,
     nonsmooth_parts,
-    records_each,
+    records_per_parameter,
     weighs_features,
     worth_clipping,
 )
@@ -41,13 +41,13 @@ def steps_are_default(
         scores, bends = linear_scores(own_form(form)[0]), not has_nonsmooth_loss(form)
         usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form)
         usual = usual or bool(in_natural_units(form.template.record))
-        usual = usual or not nonsmooth_parts(form) or records_each(form, privacy, size) >= MANY_AT_HINGES
+        usual = usual or not nonsmooth_parts(form) or records_per_parameter(form, privacy, size) >= MANY_AT_HINGES
         if not usual and bends:
             usual = (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
         if not usual and (bends or not scores.is_shared):
             public = public_facts(own_form(form)[0])[1]
             usual = public.metric is not None or not (public.has_labels and (public.is_lipschitz or any(public.sides)))
-            none = lacks_minimiser(analysed) or not bounded(analysed)
+            none = lacks_minimiser(analysed) or not has_bounded_gradients(analysed)
             usual = usual or (none and not worth_clipping(analysed(), privacy, size))
         return usual and not scores.is_too_large and not (has_domain(form) and not public_facts(form)[1].is_finite)
     return True

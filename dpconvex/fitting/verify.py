@@ -17,7 +17,7 @@ from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, vertex_reach
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
-from dpconvex.mechanisms.recipe import Automatic, TargetRange, plans, why
+from dpconvex.mechanisms.recipe import Automatic, TargetRange, plan_reason, plans
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.mechanisms.target_range import RangePlan, Target, target_of
@@ -199,7 +199,7 @@ class FitOptions:
             found = found.advised(self._cost_of_unit(found, privacy))
         if self.mechanism is not None or isinstance(found.mechanism, Automatic):
             return found
-        return found.advised(why(found.mechanism, form_of(template), privacy, int(size)))
+        return found.advised(plan_reason(found.mechanism, form_of(template), privacy, int(size)))
 
     def _cost_of_unit(self, found: CertifiedFit, privacy: Privacy) -> str:
         """Return advice, before any charge, on the cost of further records of a person; an empty text if there is none."""

@@ -7,7 +7,7 @@ import numpy as np
 from dpconvex.certificates.certificate import DescentCertificate
 from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.errors import NotPrivate
-from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, public_start, quadratic_parts
+from dpconvex.mechanisms.rounding import largest_eigenvalue, public_start, quadratic_parts, regularizer_curvature
 from dpconvex.model.privacy import Privacy, not_for_units
 from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.numerics import NORM_SLACK, TAIL_SLACK
@@ -78,7 +78,7 @@ def regularizer_steepness(analysis: Analysis, size: int) -> tuple[float, float]:
     """Bound the curvature of the regularizer's smooth part, and the slope of its other part from the start on, in sum form."""
     form = analysis.form
     constant, (stiff, _, _) = largest_eigenvalue(analysis), quadratic_parts(form)
-    bend = bend_of(form, form.feasible.norm_bound)
+    bend = regularizer_curvature(form, form.feasible.norm_bound)
     smooth = math.isfinite(bend.rest)
     slope = public_start(analysis, size, 0.0)[1] + 2 * size * slope_of_rest(form, smooth)
     if math.isfinite(slope) or form.feasible.bounded:

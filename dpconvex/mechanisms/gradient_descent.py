@@ -197,11 +197,11 @@ class NoisyGradientDescent(base.ForUnits):
         for most in scale * 2.0 ** np.arange(1, 30):  # iterates are bounded for noise of this size
             rounding = clipped.path_rounding(analysis, certificate, records, float(most))
             apart = max(clean + 2 * rounding, reach)
-            found = louder(certificate, reach, apart - reach, {"G_adj": apart})
+            found = with_more_noise(certificate, reach, apart - reach, {"G_adj": apart})
             if "sampling" in certificate.settings and rounding > 0:
                 paid = ROUNDING_SHARE * certificate.noise_epsilon, ROUNDING_SHARE * certificate.noise_delta
                 more = math.hypot(scale, gaussian_sigma(*paid, 2 * rounding) * root) - scale
-                found = louder(certificate, scale, more, {"G_adj": apart})
+                found = with_more_noise(certificate, scale, more, {"G_adj": apart})
             if found.noise_scale <= most:
                 # Rounding of noise drawn in floating point; the noise of each step hides rounding in its sums.
                 drawn = EPSILON * (analysis.form.space.dim + 16) * self.noise_bound(found, TAIL)
@@ -275,7 +275,7 @@ def assumptions(analysis: Analysis, clip: float) -> tuple[str, ...]:
     return (*said, *base.declared_constants(analysis))
 
 
-def louder(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:
+def with_more_noise(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:
     """Return a certificate with more noise: its sensitivity rises from `reach` by `more`, and its noise in proportion."""
     ratio, proof = (reach + more) / reach * (1 + NORM_SLACK), certificate.derivation
     mean = None if certificate.mean_noise is None else certificate.mean_noise * ratio

@@ -150,7 +150,7 @@ def grid_step(radius: float, scale: float = 0.0) -> float:
     return float(2.0 ** math.floor(math.log2(max(FINE * radius, BELOW_NOISE * scale))))
 
 
-def nearest(records: Array, centers: Array) -> NDArray[np.int64]:
+def nearest_centers(records: Array, centers: Array) -> NDArray[np.int64]:
     score = 2 * (records @ centers.T) - np.sum(centers * centers, axis=1)
     return np.asarray(np.argmax(score, axis=1), dtype=np.int64)
 

@@ -71,7 +71,7 @@ class Queries:
         return bisect_right(sums, uniform_integer(sums[-1], self.rng))
 
     def drawn(self, scale: float, sums: Indices) -> Indices:
-        return add_integer_noise(GAUSSIAN, scale, clamped(sums), self.rng)
+        return add_integer_noise(GAUSSIAN, scale, clip_sums(sums), self.rng)
 
     def _deviation(self, sensitivity: float, level: float) -> float:
         self.spent += Fraction(level) ** 2 if math.isfinite(level) else 0
@@ -93,7 +93,7 @@ def choice_weights(levels: Indices, rate: float) -> list[int]:
     return [int(weight) for weight in np.ldexp(found, WEIGHT_BITS).tolist()]
 
 
-def clamped(sums: Indices) -> Indices:
+def clip_sums(sums: Indices) -> Indices:
     return np.clip(sums, -LARGEST, LARGEST).astype(np.int64)
 
 

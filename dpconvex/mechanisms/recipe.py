@@ -72,7 +72,7 @@ def best_for_size(
     with suppress(DPConvexError, OverflowError):
         if has_many_vertices(form(), privacy, size):
             yield NoisyFrankWolfe()
-        if is_wide(form(), privacy, size) and analysed().unbounded is None:
+        if has_many_features(form(), privacy, size) and analysed().unbounded is None:
             yield clipped_steps(analysed(), privacy)
         if steps := learns_in_steps(form(), analysed, privacy, size):
             yield AdaptiveSteps()
@@ -86,21 +86,21 @@ def best_for_size(
 def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: Privacy, size: int) -> bool:
     """Return whether adaptive steps are the default; for classes only with derivatives, free parameters or many records."""
     if has_nonsmooth_loss(form):
-        hinges = all(nonsmooth_parts(form).values()) and records_each(form, privacy, size) >= ENOUGH
+        hinges = all(nonsmooth_parts(form).values()) and records_per_parameter(form, privacy, size) >= ENOUGH
         if not (hinges or is_constrained(form) or has_kink(analysed) or lacks_minimiser(analysed)):
             return False
     if all(loss.is_affine for loss in move_public_terms(form.template).losses):
         return False
     cells = tells_classes(form) and not weighs_features(form) and not any(loss.fields for loss in form.losses)
-    if cells and records_each(form, privacy, size) >= ENOUGH and bounded(analysed):
+    if cells and records_per_parameter(form, privacy, size) >= ENOUGH and has_bounded_gradients(analysed):
         return False  # Each parameter has its own records, and noise on all parameters hides these less
     if is_constrained(form):
         return form.space.dim <= MOST_CONSTRAINED
     few = tells_classes(form) and weighs_features(form) and few_statistics(form, privacy)
-    return not (few and records_each(form, privacy, size) < 1)
+    return not (few and records_per_parameter(form, privacy, size) < 1)
 
 
-def bounded(analysed: Callable[[], Analysis]) -> bool:
+def has_bounded_gradients(analysed: Callable[[], Analysis]) -> bool:
     """Return whether records' gradients are bounded, as noisy minimisers require."""
     with suppress(DPConvexError, OverflowError):
         return analysed().unbounded is None
@@ -133,7 +133,7 @@ def is_constrained(form: LossForm) -> bool:
     return tells_classes(form) and ridge_of(form) is None
 
 
-def is_wide(form: LossForm, privacy: Privacy, size: int) -> bool:
+def has_many_features(form: LossForm, privacy: Privacy, size: int) -> bool:
     """Return whether losses of classes read too many features for noise on their second moment."""
     record = form.template.record
     count, level = features_of(form), gaussian_level(privacy.epsilon, privacy.delta)
@@ -153,7 +153,7 @@ def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
     return False
 
 
-def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> str:
+def plan_reason(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> str:
     """Return the reason for the plan and how to choose another; empty if mechanisms were compared."""
     if isinstance(mechanism, SufficientStatistics):
         return "Chosen because the loss is quadratic: noisy sums over the data are released once."
@@ -169,14 +169,14 @@ def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> st
         )
     if not isinstance(mechanism, NoisyGradientDescent):
         return ""
-    if is_wide(form, privacy, size):
+    if has_many_features(form, privacy, size):
         return (
             f"Chosen because noise on the second moment of {features_of(form):,} features takes long to draw. "
             "With many records `AdaptiveSteps()`, which draws it, is more accurate."
         )
     better = "clipped steps are more accurate than exact minimisers. "
     better += "Name `ObjectivePerturbation()`, or `OutputPerturbation()` at kinks, for a minimiser."
-    if (found := records_each(form, privacy, size)) >= ENOUGH:
+    if (found := records_per_parameter(form, privacy, size)) >= ENOUGH:
         return f"Chosen because the loss has kinks, and there are constraints: {better}"
     return f"Chosen by size: n mu / p is {found:.3g} (n records, mu of GDP, p parameters). Below {ENOUGH:g}, {better}"
 
@@ -211,7 +211,7 @@ def few_statistics(form: LossForm, privacy: Privacy) -> bool:
     return False
 
 
-def records_each(form: LossForm, privacy: Privacy, size: int) -> float:
+def records_per_parameter(form: LossForm, privacy: Privacy, size: int) -> float:
     return size * gaussian_level(privacy.epsilon, privacy.delta) / max(form.noise_dimension, 1)
 
 
@@ -222,9 +222,9 @@ def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
         return False
     if analysis.kink is not None:
         steady = weighs_features(form) and as_quadratic(form.template.regularizer, form.space) is not None
-        return is_constrained(form) and (steady or records_each(form, privacy, size) < ENOUGH_AT_KINKS)
+        return is_constrained(form) and (steady or records_per_parameter(form, privacy, size) < ENOUGH_AT_KINKS)
     plain = as_quadratic(form.template.regularizer, form.space) is not None and form.feasible.has_projection
-    return plain and records_each(form, privacy, size) < ENOUGH
+    return plain and records_per_parameter(form, privacy, size) < ENOUGH
 
 
 def clipped_steps(analysis: Analysis, privacy: Privacy) -> NoisyGradientDescent:
@@ -269,9 +269,9 @@ class Automatic(ForUnits):
             raise refusals[0]
         best = certificates[0]
         for certificate in certificates[1:]:
-            if foreseen(certificate) < CLEARLY * foreseen(best):
+            if weighted_risk(certificate) < CLEARLY * weighted_risk(best):
                 best = certificate
-        compared = "; ".join(f"{c.mechanism} {foreseen(c):.4g}" for c in sorted(certificates, key=foreseen))
+        compared = "; ".join(f"{c.mechanism} {weighted_risk(c):.4g}" for c in sorted(certificates, key=weighted_risk))
         how = "objective perturbation, unless another is clearly better; risks of output perturbation count 50 times"
         return best.advised(f"Mechanisms compared by predicted excess risk ({how}): {compared}.")
 
@@ -293,5 +293,5 @@ class TargetRange(Automatic):
     """`Automatic` after two private choices of the target's range: the default for pure regressions."""
 
 
-def foreseen(certificate: Certificate) -> float:
+def weighted_risk(certificate: Certificate) -> float:
     return math.inf if certificate.predicted_risk is None else certificate.predicted_risk * certificate.risk_factor

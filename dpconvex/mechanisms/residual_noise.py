@@ -15,11 +15,11 @@ from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateErro
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.rounding import (
     answer_radius,
-    bend_of,
     kinks_of,
     largest_count,
+    largest_distance_floor,
     largest_eigenvalue,
-    largest_floor,
+    regularizer_curvature,
 )
 from dpconvex.model.privacy import Privacy, remaining
 from dpconvex.noise.discrete import GAUSSIAN, LAPLACE, measurement
@@ -119,7 +119,7 @@ class ResidualNoise:
         return whole.advised(DROWNED) if whole.dominated else whole
 
 
-def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
+def cover_records(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
     """Return the certificate for at most this number of records; unchanged if it covers as many."""
     cover = certificate.cover
     assert cover is not None
@@ -158,7 +158,7 @@ def with_cover(
     if bare.minimises:
         drawn = 0.0 if isinstance(bare, OutputCertificate) else cap
         check_smoothness(analysis, bare, drawn, records)
-        least = room_above(analysis) * largest_floor(analysis, bare, drawn, records)
+        least = room_above(analysis) * largest_distance_floor(analysis, bare, drawn, records)
         unit = calibrate_residual_noise(spent, 1.0, analysis.form.space.dim).size
         usual = bare.tolerance if more else usual_tolerance(analysis, bare, drawn, records) / max(unit, 1.0)
         tolerance = asked if asked is not None else max(least, usual)
@@ -186,7 +186,7 @@ def usual_tolerance(analysis: Analysis, certificate: Certificate, cap: float, re
     if isinstance(certificate, OutputCertificate):
         return RELATIVE_SIZE * certificate.expected_noise
     radius = answer_radius(analysis, certificate, cap, records)
-    regular = largest_eigenvalue(analysis) + bend_of(analysis.form, radius).rest
+    regular = largest_eigenvalue(analysis) + regularizer_curvature(analysis.form, radius).rest
     curvature = certificate.size * (certificate.hessian_bound + regular) + certificate.added
     return RELATIVE_SIZE * certificate.expected_noise / max(curvature, certificate.strong_convexity)
 
@@ -202,7 +202,7 @@ def released_event(bare: Certificate, noise: IntegerNoise) -> Event:
 def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> None:
     """Raise if some data have no certified answer: failures would then depend on the data without protection."""
     form = analysis.form
-    bend = bend_of(form, answer_radius(analysis, certificate, cap, records) * (1 + 1e-6))
+    bend = regularizer_curvature(form, answer_radius(analysis, certificate, cap, records) * (1 + 1e-6))
     if not math.isfinite(bend.rest):
         why = (
             "nothing bounds the curvature of the regularizer, so the distance of a computed answer from the exact one may be "
@@ -278,7 +278,7 @@ def calibrate_residual_noise(
     return min((n for n in (laplace, gaussian) if law in ("", n.noise)), key=lambda noise: noise.size)
 
 
-def confirm(certificate: Certificate) -> None:
+def check_noise(certificate: Certificate) -> None:
     """Raise, before charging, if the residual noise is not private, or OpenDP cannot draw it or the noise of a count."""
     cover = certificate.cover
     if cover is None:
@@ -294,7 +294,7 @@ def margin(counting: float, most: int = 1) -> float:
     return math.ceil(-math.log(TAIL) / counting * most * (1 + TAIL_SLACK))
 
 
-def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | None = None, most: int = 1) -> float:
+def noisy_upper_count(cover: IntegerNoise, count: int, rng: np.random.Generator | None = None, most: int = 1) -> float:
     """Release an upper bound on the number of records, of sensitivity `most`, which fails with probability below 2^-100."""
     noisy = perturb(np.array([float(count)]), laplace_count(cover.counting, most), rng)
     return float(noisy[0]) + margin(cover.counting, most)

@@ -29,7 +29,7 @@ SURPLUS = 2  # Under add-remove the number of records is private; bounds hold up
 GAPS = 16.0
 
 
-def largest_floor(
+def largest_distance_floor(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
 ) -> float:
     """Bound the rounding part of a distance in `dpconvex.optim.problem`, over all data sets and noise up to a bound."""
@@ -40,7 +40,7 @@ def largest_floor(
     records = largest_count(certificate.privacy, certificate.size) if records is None else records
     start, slope = public_start(analysis, certificate.size, certificate.added)
     radius = answer_radius(analysis, certificate, noise_bound, records)
-    curved = certificate.size * (largest_eigenvalue(analysis) + bend_of(form, radius).rest)
+    curved = certificate.size * (largest_eigenvalue(analysis) + regularizer_curvature(form, radius).rest)
     stiffness = curved + certificate.added
     loss_bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
@@ -156,14 +156,14 @@ def projection_error(form: LossForm, norm: float, step: float = 0.0) -> float:
     return form.feasible.error(norm) + 4 * EPSILON * norm + (kinks.error(norm, step) if kinks and step else 0.0)
 
 
-def bend_of(form: LossForm, radius: float) -> Bend:
+def regularizer_curvature(form: LossForm, radius: float) -> Bend:
     """Bound the curvature of a regularizer, without kinks in a proximal map, at all points of K up to a norm."""
     bounded = form.feasible.norm_bound
     radius = bounded if bounded <= radius else 2.0 ** math.ceil(math.log2(max(radius, 1e-100)))
     return compute_bend(form, radius)
 
 
-def bends(form: LossForm) -> bool:
+def has_other_terms(form: LossForm) -> bool:
     """Return whether a regularizer has terms besides squares, affine terms and kinks in a proximal map."""
     return quadratic_parts(form)[2] is not None
 

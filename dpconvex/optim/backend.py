@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.optim.certify import FirstOrder, Warm, certify
-from dpconvex.optim.conic import ConicSolver, try_out
+from dpconvex.optim.conic import ConicSolver, check_solver_options
 from dpconvex.optim.problem import Problem, Solution
 from dpconvex.util.silence import silence
 
@@ -34,7 +34,7 @@ def resolve_backend(backend: str | Backend | None) -> Backend:
         known = ", ".join(map(repr, BUILT_IN))
         raise TemplateError(f"unknown backend {backend!r}; known are {known}, and objects with a method solve.")
     if isinstance(backend, ConicSolver):
-        try_out(backend.solver, backend.options)
+        check_solver_options(backend.solver, backend.options)
     return backend
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from dpconvex.errors import NotConverged
 from dpconvex.numerics import EPSILON
 from dpconvex.optim import proximal_newton, quasi_newton
-from dpconvex.optim.problem import Iterate, Problem, Solution, at_point, floor, step
+from dpconvex.optim.problem import Iterate, Problem, Solution, at_point, distance_floor, proximal_step
 from dpconvex.optim.proximal_newton import Coordinates
 from dpconvex.sets.certified_distance import Certified
 from dpconvex.sets.certified_minimum import minimum
@@ -21,14 +21,14 @@ ROUNDS, MANY = 4, 1000
 
 def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> Solution:
     """Improve a point until it is certified to lie within a tolerance of the minimiser, or raise `NotConverged`."""
-    found, remedy = closest(problem, theta, tolerance, max_steps)
+    found, remedy = closest_point(problem, theta, tolerance, max_steps)
     if problem.reached(found, tolerance):
         return found
     why = f"the answer could not be certified to within {tolerance:.3g} of the minimiser; nothing is released"
     raise NotConverged(f"{why}. {remedy}")  # does not say how far: that would tell about the data
 
 
-def closest(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> tuple[Solution, str]:
+def closest_point(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> tuple[Solution, str]:
     """Return the best point found, with its certified distance, and advice for the case that the distance is too large."""
     POSITIVE.check("certify", tolerance=tolerance)
     start = np.asarray(theta, dtype=float)
@@ -46,7 +46,7 @@ def closest(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
 def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> tuple[Solution, str]:
     """Alternate proximal and, without kinks, interior-point steps, which find far minimisers along the edge of K."""
     best = polish(problem, start, tolerance, max_steps)
-    lowest, allowed = floor(problem, best), problem.distance_allowed(tolerance, best.theta)
+    lowest, allowed = distance_floor(problem, best), problem.distance_allowed(tolerance, best.theta)
     rounded = allowed < lowest and best.distance_bound <= 100 * lowest  # nearly at the limit of rounding
     for _ in range(0 if rounded or problem.kinks or max_steps < MANY else ROUNDS):
         if problem.reached(best, tolerance):
@@ -81,7 +81,7 @@ def polish(problem: Problem, start: Array, tolerance: float, max_steps: int) -> 
         best = proximal_newton.descend(problem, matrices, best, tolerance, max_steps)
     if not problem.reached(best, tolerance):
         ahead = problem.curvature_ahead(best.theta, best.gradient)
-        stepped = step(problem, best.theta, best.value, best.gradient, ahead)
+        stepped = proximal_step(problem, best.theta, best.value, best.gradient, ahead)
         best = min(stepped, replace(best, lipschitz=stepped.lipschitz), key=lambda iterate: iterate.distance_bound)
     return (
         best

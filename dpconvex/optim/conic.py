@@ -118,7 +118,7 @@ def reached_limit(solution: Any, options: Mapping[str, Any]) -> bool:
     return reached and solution.status != cp.settings.OPTIMAL
 
 
-def try_out(solver: str, options: tuple[tuple[str, Hashable], ...]) -> None:
+def check_solver_options(solver: str, options: tuple[tuple[str, Hashable], ...]) -> None:
     """Raise `TemplateError` if a solver rejects its options, by solving a public program with one variable."""
     number = cp.Variable()
     program = cp.Problem(cp.Minimize(cp.square(number)), [number >= 1])
@@ -131,7 +131,7 @@ def try_out(solver: str, options: tuple[tuple[str, Hashable], ...]) -> None:
         ) from error
 
 
-def least(problem: Problem) -> tuple[Array, float]:
+def solve_with_gap(problem: Problem) -> tuple[Array, float]:
     """Return a point, shape (dim,), and a bound on its objective (a sum) minus the least objective."""
     fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
     program = whole_program(problem, fresh)

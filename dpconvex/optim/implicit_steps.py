@@ -9,7 +9,7 @@ import numpy as np
 from dpconvex.errors import NotConverged
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.optim.adaptive_descent import equal_columns
-from dpconvex.optim.noisy_quadratic import by_cone
+from dpconvex.optim.noisy_quadratic import minimise_by_cone
 from dpconvex.optim.row_metrics import Metric
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm
@@ -120,7 +120,7 @@ class ImplicitSteps:
     def prox_by_cones(self, goal: Array, step: float) -> Array | None:
         with suppress(NotConverged):
             hessian = self.table.T @ self.table / step
-            theta = by_cone(self.form, hessian, goal / step, self.size)
+            theta = minimise_by_cone(self.form, hessian, goal / step, self.size)
             self.feasible, self.pull = theta, goal / step - hessian @ theta
             return theta
         return None

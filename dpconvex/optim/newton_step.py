@@ -14,7 +14,7 @@ from dpconvex.optim.slope_histograms import Fit
 from dpconvex.util.arrays import Array
 
 REMEDY = "More records, a larger epsilon or fewer features help."
-STAYS = 0.03  # Share of the squared level for the test that curvature stays the same; the step has the rest
+CHECK = 0.03  # Share of the squared level for the test that curvature stays the same; the step has the rest
 # Shares of the step: the Hessian, the second moment of gradients, histograms of lengths, and the gradient of an earlier step;
 # the gradient has the rest.
 HESSIAN, MOMENT_SHARE, LENGTHS_SHARE, NEARER = 0.35, 0.05, 0.07, 0.05
@@ -63,7 +63,7 @@ class NewtonStep:
     def estimate(self) -> NewtonPoint:
         """Take the step; raise if the Hessian is all below its noise, or changes within the error of the estimate."""
         every = np.eye(self.basis.shape[1])
-        self.step(self.fit.level_of(1 - STAYS))
+        self.step(self.fit.level_of(1 - CHECK))
         # Noise on the Hessian counts by the distance from the start to the estimate: by the step, and by chance.
         near = self.inverse @ (self.spread + self.gradient_noise**2 * every) @ self.inverse
         near += np.outer(self.move, self.move) + self.unknown
@@ -98,7 +98,7 @@ class NewtonStep:
         rest = part(1 - share - MOMENT_SHARE - LENGTHS_SHARE - ROUGH - NEARER)
         slope, clip, self.gradient_noise = self.gradient(part(LENGTHS_SHARE * 2 / 5), rest, self.is_steep)
         spread = self.onto.T @ looks.vectors(table, "gradients", clip, part(MOMENT_SHARE)) @ self.onto
-        parts, axes = np.linalg.eigh(shrunk(spread, both * clip**2 / part(MOMENT_SHARE)))
+        parts, axes = np.linalg.eigh(shrink_to_identity(spread, both * clip**2 / part(MOMENT_SHARE)))
         self.spread = (axes * np.maximum(parts, 0.0)) @ axes.T
         values, axes = np.linalg.eigh(found)
         # Drop directions whose eigenvalues noise alone could have; the edge of each counts it and the smaller ones.
@@ -215,7 +215,7 @@ class NewtonStep:
         values, axes = np.linalg.eigh(around)
         signs = np.random.default_rng(0).choice([-1, 1], len(values))
         away = self.to_table(axes @ (np.sqrt(np.maximum(values, 0.0)) * signs))
-        cap, own = CAP * self.public.curvature, self.fit.level_of(STAYS / 4)
+        cap, own = CAP * self.public.curvature, self.fit.level_of(CHECK / 4)
         probe: Any = {"probe": probe_direction(self.scores, 0), "cap": cap, "along_level": own}
         points = (self.before, self.table, self.table - away, self.table + away)
         found = [float(self.looks.look(point, **probe).along[0]) for point in points]
@@ -232,7 +232,7 @@ class NewtonStep:
         return np.asarray(self.matrix.T @ (self.onto @ move).reshape(self.table.shape[::-1]).T)
 
 
-def shrunk(moment: Array, noise: float) -> Array:
+def shrink_to_identity(moment: Array, noise: float) -> Array:
     """Return a symmetric matrix, shrunk towards a multiple of the identity by the share of its distance that noise explains.
 
     The noise has deviation `noise` on the diagonal, and a root of 2 less off it (O. Ledoit and M. Wolf 2004).

@@ -126,7 +126,7 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
     """Return the minimiser of ``theta' hessian theta / 2 - <slope, theta>`` plus size times the regularizer on K: (dim,)."""
     public = as_quadratic(form.template.regularizer, form.space)
     if public is None or not form.feasible.is_space:
-        return by_cone(form, hessian, slope, size)
+        return minimise_by_cone(form, hessian, slope, size)
     total, pull = sp.csr_array(hessian + size * public.hessian), slope - size * public.slope
     theta = np.empty(form.space.dim)
     for mine in components(total):
@@ -142,7 +142,7 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
     return theta
 
 
-def by_cone(form: LossForm, hessian: Any, slope: Array, size: float) -> Array:
+def minimise_by_cone(form: LossForm, hessian: Any, slope: Array, size: float) -> Array:
     diagonal = hessian.diagonal()
     units = 1 / np.sqrt(np.where(diagonal > 0, diagonal, np.nan)) if (diagonal > 0).any() else np.ones(len(slope))
     # Units in which answers are about 1, unless K is far from it or near 0: solvers lose short entries beside long ones

@@ -25,7 +25,7 @@ from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.kinks import Kinks, split_kinks
 from dpconvex.sets.quadratics import Bend, Quadratic
 from dpconvex.sums.batch_loss import BatchedLoss
-from dpconvex.sums.forms import Written, public_part
+from dpconvex.sums.forms import SmoothExpression, public_part
 from dpconvex.util.arrays import Array, frozen
 from dpconvex.util.summation import SumLengths, public_norms
 
@@ -78,7 +78,7 @@ class Problem:
     def kinks(self) -> Kinks:
         return split_kinks(self.feasible, self.template.regularizer)[1]
 
-    def public(self, part: Expression | None = None) -> Written | Quadratic:
+    def public(self, part: Expression | None = None) -> SmoothExpression | Quadratic:
         return public_part(self.template, self.space, part)
 
     def value(self, theta: Array) -> float:
@@ -195,7 +195,7 @@ class Iterate:
     lipschitz: float  # the L of the proximal-gradient step that led there
 
 
-def step(problem: Problem, point: Array, value: float, gradient: Array, lipschitz: float) -> Iterate:
+def proximal_step(problem: Problem, point: Array, value: float, gradient: Array, lipschitz: float) -> Iterate:
     """Take a certified proximal-gradient step; double L until f is below its quadratic model there (up to rounding)."""
     mu = problem.strong_convexity
     while True:
@@ -211,12 +211,12 @@ def step(problem: Problem, point: Array, value: float, gradient: Array, lipschit
     residual = slope - gradient + lipschitz * move
     bound = (float(np.linalg.norm(residual)) + 2 * problem.gradient_error(theta, slope)) / mu
     if not problem.is_smooth:
-        bound += problem.proximal_error(point, gradient, lipschitz) * spread(problem, theta, lipschitz)
+        bound += problem.proximal_error(point, gradient, lipschitz) * step_sensitivity(problem, theta, lipschitz)
     plain = at_point(problem, theta, reached, slope, lipschitz)
     return replace(plain, distance_bound=float(np.fmin(plain.distance_bound, bound)))
 
 
-def spread(problem: Problem, theta: Array, lipschitz: float) -> float:
+def step_sensitivity(problem: Problem, theta: Array, lipschitz: float) -> float:
     """Return the rate at which a step's distance changes with its end, by L_f; or by L without a proof (never for a release)."""
     curvature = problem.curvature_at(theta) if np.isfinite(problem.curvature) else lipschitz
     return 1 + (lipschitz + curvature) / problem.strong_convexity
@@ -240,14 +240,14 @@ def at_point(problem: Problem, theta: Array, value: float, gradient: Array, lips
     return Iterate(theta, bound if np.isfinite(bound) else np.inf, value, gradient, lipschitz or mu)
 
 
-def floor(problem: Problem, iterate: Iterate) -> float:
+def distance_floor(problem: Problem, iterate: Iterate) -> float:
     """Return the smallest distance bound that rounding allows, near an iterate."""
     mu, theta, gradient = problem.strong_convexity, iterate.theta, iterate.gradient
     errors = problem.gradient_error(theta, gradient) / mu
     if problem.is_smooth:
         return errors
     proximal = problem.proximal_error(theta, gradient, iterate.lipschitz)
-    lowest, root = 2 * errors + proximal * spread(problem, theta, iterate.lipschitz), problem.balanced(theta)
+    lowest, root = 2 * errors + proximal * step_sensitivity(problem, theta, iterate.lipschitz), problem.balanced(theta)
     if not np.isfinite(root):
         return lowest
     return min(lowest, errors + problem.proximal_error(theta, gradient, root) * (1 + 2 * root / mu))

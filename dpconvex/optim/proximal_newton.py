@@ -68,7 +68,7 @@ def congruence(turn: Array) -> Array:
     return np.asarray(both * (weight[:, None] * weight / 2))
 
 
-def congruent(matrix: Array, maps: list[tuple[Indices, Array]], chosen: NDArray[np.bool_] | None = None) -> Array:
+def transform_form(matrix: Array, maps: list[tuple[Indices, Array]], chosen: NDArray[np.bool_] | None = None) -> Array:
     """Return a quadratic form in coordinates transformed by these maps; restricted to `chosen` coordinates, if given."""
     for _ in range(2):
         matrix = matrix.T.copy()
@@ -135,7 +135,7 @@ class Coordinates:
         """Return a model of the Hessian by x from a model by theta."""
         if isinstance(plain, Dense):
             roots = [(one.place, congruence(one.root)) for one in self.spectra if one.root is not None]
-            return Dense(congruent(plain.matrix, roots))
+            return Dense(transform_form(plain.matrix, roots))
         return lambda x: self.original(plain(self.original(x)))
 
     def project(self, x: Array) -> tuple[Array, Derivative]:
@@ -250,7 +250,7 @@ def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: f
     found = np.zeros(len(target))
     if isinstance(model, Dense):
         maps = [(place, congruence(turn)) for place, turn in derivative.vectors]
-        system, scale = congruent(model.matrix, maps, free), root[free] / np.sqrt(largest)
+        system, scale = transform_form(model.matrix, maps, free), root[free] / np.sqrt(largest)
         system *= np.outer(scale, scale)
         system.flat[:: len(system) + 1] += 1 - weights[free] + EXACT
         found[free] = solution(system, target[free])
@@ -318,7 +318,7 @@ class Models:
         self.sampling, self.slow, self.current = True, 0, None
 
 
-def between(problem: Problem, now: Iterate, found: Iterate) -> Iterate:
+def point_between(problem: Problem, now: Iterate, found: Iterate) -> Iterate:
     """Return the point between two points of K where their slopes predict the least f; the second point without a minimum."""
     move = found.theta - now.theta
     down, up = float(now.gradient @ move), float(found.gradient @ move)
@@ -346,7 +346,7 @@ def descend(problem: Problem, plain: Coordinates, best: Iterate, tolerance: floa
         predicted, held = model.decrease(now, theta, shift)
         model.learn(now, found)
         if found.value > now.value - POOR * predicted and predicted > DROWNED * abs(now.value):
-            found = between(problem, now, found)
+            found = point_between(problem, now, found)
             model.learn(now, found)
         gain = found.distance_bound / now.distance_bound
         drowned = not predicted > DROWNED * abs(now.value)  # then distances must shrink

@@ -19,7 +19,7 @@ from dpconvex.optim.slope_histograms import LINKED, LOPSIDED, PublicFacts, are_l
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sums.engine import Block, RecordSums
 from dpconvex.sums.exact_sums import derivative_along
-from dpconvex.sums.jacobians import restricted
+from dpconvex.sums.jacobians import without_constant_directions
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
@@ -246,7 +246,7 @@ def public_facts(form: LossForm, column: int | None = None) -> tuple[LinearScore
     engine = RecordSums(scores.form, batch)
     every = DomainSlopes(engine.read(np.arange(batch.size)), scores)
     if scores.is_shared:
-        every = replace(every, scores=(scores := restricted(scores, every, batch.size)))
+        every = replace(every, scores=(scores := without_constant_directions(scores, every, batch.size)))
     some, label = np.unique(batch.group, return_index=True, return_inverse=True)[1:]
     by_label = DomainSlopes(engine.read(some), scores, like=label)
     # If losses read only scores and labels, one record has the slopes of all records with its label.

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpconvex.numerics import EPSILON
 from dpconvex.optim.hessian_models import LinearMap, inverse_hessian
-from dpconvex.optim.problem import Iterate, Problem, at_point, step
+from dpconvex.optim.problem import Iterate, Problem, at_point, proximal_step
 from dpconvex.util.arrays import Array
 from dpconvex.util.summation import RECORD
 
@@ -143,7 +143,7 @@ def descend_with_kinks(problem: Problem, best: Iterate, tolerance: float, max_st
             value, gradient = problem.smooth(theta)
             found = at_point(problem, theta, value, gradient, best.lipschitz)
             if not problem.reached(found, tolerance):
-                found = step(problem, theta, value, gradient, best.lipschitz)
+                found = proximal_step(problem, theta, value, gradient, best.lipschitz)
             best = min(found, best, key=lambda iterate: iterate.distance_bound)
             if problem.reached(best, tolerance) or stalled > STALLED:
                 break

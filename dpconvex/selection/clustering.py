@@ -25,7 +25,7 @@ from dpconvex.data.schema import check_unit
 from dpconvex.data.validation import check_labels, finite_numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.files import Released
-from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans, grid_step, least_scale, nearest, sensitivity
+from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans, grid_step, least_scale, nearest_centers, sensitivity
 from dpconvex.model.privacy import Privacy, calibration, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
@@ -309,7 +309,7 @@ def nearest_of_class(steps: Array, codes: Indices, centers: Array) -> Indices:
     found = np.zeros(len(steps), dtype=np.int64)
     for code, mine in enumerate(centers):
         rows = codes == code
-        found[rows] = nearest(steps[rows], mine)
+        found[rows] = nearest_centers(steps[rows], mine)
     return found
 
 

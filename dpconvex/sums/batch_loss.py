@@ -22,7 +22,7 @@ ALL = 2**62
 LARGEST_HESSIAN, LARGEST_COEFFICIENTS, LARGEST_GRAM, LARGEST_FACTORS = 500, 2000, 2000, 2**27
 
 
-def kept(batch: Batch, key: Hashable, make: Callable[[Batch], T]) -> T:
+def cached_by_batch(batch: Batch, key: Hashable, make: Callable[[Batch], T]) -> T:
     """Return `make(batch)`, computed once for each batch and key."""
     known: dict[Hashable, T] = vars(batch).setdefault("_kept", {})  # forgotten with the batch
     if key not in known:
@@ -32,13 +32,13 @@ def kept(batch: Batch, key: Hashable, make: Callable[[Batch], T]) -> T:
 
 
 def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], *rows: Any) -> Any:
-    return getattr(kept(batch, id(form), partial(HessianSums, form)), name)(*arguments, *rows)
+    return getattr(cached_by_batch(batch, id(form), partial(HessianSums, form)), name)(*arguments, *rows)
 
 
 def form_sum(batch: Batch, form: LeafForm, name: str, *arguments: Any, rows: NDArray[Any] | None = None) -> Any:
     """Return a sum of `HessianSums` over a batch; None if all partitions are empty."""
     # Keep the form with its shared copy: the key is its `id`, which another form could reuse.
-    _, shared = kept(batch, ("shared", id(form)), lambda batch: (form, batch.share(form)))
+    _, shared = cached_by_batch(batch, ("shared", id(form)), lambda batch: (form, batch.share(form)))
     return batch.added_up(part_of, shared, name, arguments, rows=rows)
 
 

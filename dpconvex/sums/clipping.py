@@ -19,7 +19,7 @@ UNDERFLOW = 1e-300  # More than squared monomials lose to underflow; negligible 
 WRITTEN = 2**21  # Numbers of gradients that are stored at a time
 
 
-def clipped(gradient: Array, squares: Array, clip: float) -> Array:
+def clip_gradients(gradient: Array, squares: Array, clip: float) -> Array:
     """Scale gradients, records last, to norms of at most `clip`; a gradient that is not finite counts as 0."""
     finite = np.isfinite(squares)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -34,7 +34,7 @@ def sum_one_by_one(form: LeafForm, slopes: Array, table: Array, clip: float, siz
     for some in (slice(start, start + step) for start in range(0, size, step)):
         each = np.asarray(form.map.T @ (slopes[:, None, some] * table[some].T[None]).reshape(form.map.shape[0], -1))
         squares = (1 + CLIP_ROUNDING * (len(each) + 64)) * np.einsum("dn,dn->n", each, each)
-        total.add(np.ascontiguousarray(clipped(each, squares, clip)[:, : size - some.start]).sum(axis=1))
+        total.add(np.ascontiguousarray(clip_gradients(each, squares, clip)[:, : size - some.start]).sum(axis=1))
     return np.asarray(total.value)
 
 
@@ -48,7 +48,7 @@ def sum_by_person(form: LeafForm, slopes: Array, table: Array, clip: float, peop
         who = np.flatnonzero(counts > turn)
         sums[:, who] += each[:, first[who] + turn]
     squares = (1 + CLIP_ROUNDING * (len(sums) + 64)) * np.einsum("dn,dn->n", sums, sums)
-    return np.asarray(np.ascontiguousarray(clipped(sums, squares, clip)).sum(axis=1))
+    return np.asarray(np.ascontiguousarray(clip_gradients(sums, squares, clip)).sum(axis=1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import Stored, block_readers, dense, itself, take_rows as taken
-from dpconvex.sums.clipping import WRITTEN, Norms, clipped, sum_by_person, sum_one_by_one
+from dpconvex.sums.clipping import WRITTEN, Norms, clip_gradients, sum_by_person, sum_one_by_one
 from dpconvex.sums.design import TABLE, Design, Product, product, product_apart
 from dpconvex.sums.exact_sums import Look, RecordBlock, Sums, block_sums
 from dpconvex.sums.forms import Label, LeafForm
@@ -116,7 +116,7 @@ class Block:
         return losses, slopes
 
 
-def filled(rows: Indices) -> Indices:
+def padded_indices(rows: Indices) -> Indices:
     """Repeat the last index until the number of indices is a multiple of `LANES`."""
     return np.concatenate([rows, np.full(-len(rows) % LANES, rows[-1])])
 
@@ -195,7 +195,7 @@ class RecordSums:
         for members in self._kinds:
             rows = [np.flatnonzero(group == member) for member in members]
             ends = np.cumsum([0, *map(len, rows)])
-            every = filled(np.concatenate(rows)) if ends[-1] else np.zeros(0, dtype=np.int64)
+            every = padded_indices(np.concatenate(rows)) if ends[-1] else np.zeros(0, dtype=np.int64)
             ends[ends == ends[-1]] = len(every)
             step = max(SHARE // max(self.form.labels[members[0]].combine.shape[0], 1) // LANES, 1) * LANES
             for start in range(0, len(every), step):
@@ -235,7 +235,7 @@ class RecordSums:
         """Return the block, padded to a multiple of `LANES`."""
         if not block.size % LANES:
             return block
-        every = filled(np.arange(block.size))
+        every = padded_indices(np.arange(block.size))
         records = {name: column[every] for name, column in block.records.items()}
         return Block(self.design, records, self._deal(self.batch.group[block.rows[every]]), len(every), block.rows)
 
@@ -278,7 +278,7 @@ class RecordSums:
                     return sum_one_by_one(self.form, slopes, block.table(), clip, block.count)
                 make = partial(self._norms.lengths, self.design, block.records)
                 lengths = self._kept("lengths", block.rows[0], make) if chosen is None else make()
-                slopes = clipped(slopes, self._norms.squares(slopes, lengths), clip)
+                slopes = clip_gradients(slopes, self._norms.squares(slopes, lengths), clip)
             slopes[:, block.count :] = 0.0
             return np.asarray(self.form.map.T @ self.design.backward(block.records, slopes).ravel())
 
@@ -324,7 +324,7 @@ class RecordSums:
 
     def read(self, rows: Indices, fill: bool = False) -> Block:
         """Return a block of some records; `fill` pads it to a multiple of `LANES`."""
-        every, columns = filled(rows) if fill else rows, self._read.items()
+        every, columns = padded_indices(rows) if fill else rows, self._read.items()
         records = self._whole({name: next(iter(block_readers(taken(c, every), len(every))))() for name, c in columns})
         if self.design.pairs is not None:
             records[TABLE] = self.design.with_table(records)

@@ -88,7 +88,7 @@ class ExactRows:
         return found.reshape(-1, self.count) * self.grid
 
 
-def rounded(column: Any, grid: float) -> Any:
+def round_to_grid(column: Any, grid: float) -> Any:
     """Round scalars of records towards 0 to multiples of a power of two; float32 stays float32, without rounding error."""
     if sp.issparse(column):
         found = sp.csr_array(column)
@@ -149,7 +149,7 @@ class LargestEntry:
 def on_grid(batch: Batch, rows: ExactRows) -> Batch:
     """Return the batch with x rounded to the grid: at once if x is in memory, otherwise when it is read."""
     column = batch.fields[rows.name] if rows.monomials is None else rows.monomials.column(batch)
-    make = partial(rounded, grid=rows.field_grid)
+    make = partial(round_to_grid, grid=rows.field_grid)
     made: Any = Stored(column, make, column.shape)
     if in_memory(column):
         made = make(column if sp.issparse(column) else column[:])
@@ -181,7 +181,7 @@ def lengths_of(levels: Any, each: int) -> Array:
     return np.asarray(np.sqrt(np.asarray(squared).reshape(-1, each).sum(axis=1)))
 
 
-def moment(batch: Batch, rows: ExactRows, most: int | None) -> Exact:
+def row_moment(batch: Batch, rows: ExactRows, most: int | None) -> Exact:
     """Return the sum of ``row row'`` over records, with x clipped to the norm `most`, in two parts, shape (2, rows, rows)."""
     column, count = batch.fields[rows.name], rows.count
     total = np.zeros((2, count, count), dtype=np.int64)
@@ -197,7 +197,7 @@ def moment(batch: Batch, rows: ExactRows, most: int | None) -> Exact:
         if rows.constant:
             sums = np.asarray(levels.sum(axis=0)).ravel() * rows.constant
             own[x, :x], own[:x, x], own[x, x] = sums, sums, levels.shape[0] * rows.constant**2
-        total += halves(own)
+        total += split_integers(own)
     return total
 
 
@@ -219,16 +219,16 @@ def clipped_moment(batch: Batch, leverage: Leverage, most: float) -> Exact:
         scale = 2.0**ROW_BITS / most * np.minimum(1.0, most / np.maximum(leverage.lengths(turned), 1.0)) * INSIDE
         turned *= np.repeat(scale, leverage.rows.each)[:, None]  # The same factor for all rows of a record
         np.trunc(turned, out=turned)
-        total += halves(turned.T @ turned)
+        total += split_integers(turned.T @ turned)
     return total
 
 
-def halves(sums: Array) -> Exact:
+def split_integers(sums: Array) -> Exact:
     """Split integers below 2^53 into multiples of 2^26 and remainders, shape (2, ...)."""
     high = np.floor(sums / HALF)
     return np.stack([high, sums - high * HALF]).astype(np.int64)
 
 
 def to_integers(parts: Exact) -> NDArray[Any]:
-    """Return exact Python integers from the two parts of `halves`."""
+    """Return exact Python integers from the two parts of `split_integers`."""
     return np.asarray(parts[0].astype(object) * int(HALF) + parts[1].astype(object))

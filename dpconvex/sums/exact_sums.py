@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpconvex.expressions.evaluate import STEP
 from dpconvex.numerics import INSIDE, TAIL_SLACK
 from dpconvex.sums.design import product_apart
-from dpconvex.sums.exact_rows import LEVERAGE, Exact, ExactRows, Leverage, halves
+from dpconvex.sums.exact_rows import LEVERAGE, Exact, ExactRows, Leverage, split_integers
 from dpconvex.util.arrays import Array
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def block_sums(part: RecordBlock) -> Sums:
         share /= np.maximum(lengths, 1.0)
         clipped = units * np.minimum(share, 1.0, out=share)
         np.trunc(clipped, out=clipped)
-        gradient = halves(gradient_sum(look, look.rows.read(part.column), clipped, look.rows.grid))
+        gradient = split_integers(gradient_sum(look, look.rows.read(part.column), clipped, look.rows.grid))
     return part.sums(gradient, (lengths * leverages)[:count], units[0, :count] > 0)
 
 

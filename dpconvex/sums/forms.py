@@ -124,8 +124,8 @@ def exact_losses(template: Template, space: Space) -> tuple[Expression, ...]:
     done, still = dict[Expression, Expression](), dict[Expression, Expression]()
     leaves = {leaf for loss in template.losses for leaf in affine_leaves(loss)}
     for part in postorder(template.losses):
-        still[part] = constant(np.zeros(part.shape)) if isinstance(part, Variable) else rebuilt(part, still)
-        done[part] = own = rebuilt(part, done)
+        still[part] = constant(np.zeros(part.shape)) if isinstance(part, Variable) else with_new_arguments(part, still)
+        done[part] = own = with_new_arguments(part, done)
         if part.args and (part in leaves or (part.fields and not part.variables)):
             with suppress(MissingRule, NotPrivate):  # then it stays as it is
                 if expander.polynomial(part) is not None:
@@ -140,7 +140,7 @@ def exact_losses(template: Template, space: Space) -> tuple[Expression, ...]:
     return tuple(done[loss] for loss in template.losses)
 
 
-def rebuilt(part: Expression, known: dict[Expression, Expression]) -> Expression:
+def with_new_arguments(part: Expression, known: dict[Expression, Expression]) -> Expression:
     args = [known[argument] for argument in part.args]
     return node(part.operation, args, part.options, part.shape) if args != list(part.args) else part
 
@@ -152,7 +152,7 @@ def entries_of(polynomial: Polynomial) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, eq=False)
-class Written:
+class SmoothExpression:
     """A public expression with slots, as a function of the coordinates, with the methods of `Quadratic`."""
 
     lowered: Lowered
@@ -169,20 +169,20 @@ class Written:
 
 
 @once
-def public_part(template: Template, space: Space, part: Expression | None = None) -> Written | Quadratic:
+def public_part(template: Template, space: Space, part: Expression | None = None) -> SmoothExpression | Quadratic:
     """Return the regularizer, or a part, as declared: per record, not times the number of records."""
     part = part or template.regularizer
     if found := as_quadratic(part, space):
         return found
     own = lowered(part, entry_rows(space))
-    return Written(own, entries_matrix(space)[own.place])
+    return SmoothExpression(own, entries_matrix(space)[own.place])
 
 
 @once
 def form_of(template: Template, space: Space) -> LeafForm:
     exact = exact_losses(template, space)
     leaves = [affine_leaves(loss) for loss in exact]
-    return split(exact, leaves, expander_of(template, space)) or entries_form(template, space)
+    return leaf_form(exact, leaves, expander_of(template, space)) or entries_form(template, space)
 
 
 @once
@@ -194,7 +194,7 @@ def entries_form(template: Template, space: Space) -> LeafForm:
     return LeafForm(labels, Design(1, {}, ()), lift)
 
 
-def split(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expander: Expander) -> LeafForm | None:
+def leaf_form(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expander: Expander) -> LeafForm | None:
     """Return the losses as functions of polynomials of low degree; None without a small enough basis."""
     own = expander.bases.bases[: len(expander.bases.polynomials)]  # bases of fields come first
     fields = {base.name: slice(base.start, base.start + base.size) for base in own}
@@ -281,7 +281,7 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, sp.csr_a
             directions, _ = scipy.linalg.qr(basis.toarray().T, mode="economic")
             basis, weights, length = sp.csr_array(directions.T), sp.csr_array(unit @ directions), np.ones(rank)
         else:
-            weights = read_off(basis, unit)
+            weights = combinations_from_columns(basis, unit)
             if weights is None:
                 sketch = unit @ mixed
                 q, triangle = scipy.linalg.qr(sketch[chosen].T, mode="economic")
@@ -301,7 +301,7 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, sp.csr_a
     return None
 
 
-def read_off(basis: sp.csr_array, rows: sp.csr_array) -> sp.csr_array | None:
+def combinations_from_columns(basis: sp.csr_array, rows: sp.csr_array) -> sp.csr_array | None:
     """Return rows as combinations of a basis, from columns with one nonzero basis entry; None if these entries are too small."""
     table = sp.csc_array(basis)
     alone = np.flatnonzero(np.diff(table.indptr) == 1)
@@ -360,19 +360,19 @@ def sums_of(node: Expression) -> Iterator[Expression]:
 
 def is_score(node: Expression) -> bool:
     """Return whether an expression is affine and multiplies no field with a part that already reads a field."""
-    return node.is_affine and not any(part.atom is BROADCAST for part in moving(node)) and not is_multiplied(node)
+    return node.is_affine and not any(part.atom is BROADCAST for part in moving_parts(node)) and not is_multiplied(node)
 
 
 def is_multiplied(node: Expression) -> bool:
     """Return whether an affine expression multiplies a field with a part that already reads a field."""
     return any(
         any(a.fields for a in part.args if a.variables) and any(a.fields for a in part.args if not a.variables)
-        for part in moving(node)
+        for part in moving_parts(node)
         if part.atom is not None and part.atom.affine in ("bilinear", "quotient")
     )
 
 
-def moving(node: Expression) -> Iterator[Expression]:
+def moving_parts(node: Expression) -> Iterator[Expression]:
     """Yield the subexpressions that depend on parameters."""
     return (part for part in postorder([node]) if part.variables)
 

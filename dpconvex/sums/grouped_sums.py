@@ -7,7 +7,7 @@ import numpy as np
 
 from dpconvex.data.columns import dense
 from dpconvex.numerics import INSIDE
-from dpconvex.sums.exact_rows import MATRIX_BITS, ExactRows, halves
+from dpconvex.sums.exact_rows import MATRIX_BITS, ExactRows, split_integers
 from dpconvex.sums.exact_sums import LARGEST, LONGEST_BITS, Look, RecordBlock, Sums, gradient_sum
 from dpconvex.sums.linear_scores import ROW_BITS
 from dpconvex.util.arrays import Array, Indices
@@ -43,7 +43,7 @@ def person_sums(part: RecordBlock, people: Indices) -> Sums:
     room = np.add.reduceat(part.leverages[:count], first) * math.sqrt(len(units)) + rounding * np.sqrt(plain)
     share = np.maximum(look.bound * INSIDE - room, 0.0) / np.maximum(lengths, 1.0)
     share = np.repeat(np.minimum(np.minimum(share, 1.0), 1 / finer), counts)
-    gradient = halves(gradient_sum(look, levels, np.trunc(units * share)))
+    gradient = split_integers(gradient_sum(look, levels, np.trunc(units * share)))
     return part.sums(gradient, lengths / finer, np.add.reduceat(units[0], first) > 0)
 
 
@@ -91,7 +91,7 @@ def vector_sums(part: RecordBlock, people: Indices) -> Sums:
     if not look.edges.size:
         for t in vectors:
             whole = np.trunc(np.nan_to_num(t * scale[:, None]))
-            found.moment = found.moment + halves(whole.T @ whole)
+            found.moment = found.moment + split_integers(whole.T @ whole)
         return found
     lengths = np.sqrt(totals / 2.0**WHOLE_BITS) * look.longest
     return part.sums(found.gradient, lengths, np.ones(len(lengths), dtype=bool))

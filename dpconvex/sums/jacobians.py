@@ -45,7 +45,7 @@ def longest_rows(scores: LinearScores, table: sp.csr_array) -> float:
     return math.sqrt(longest * scores.radius**2 + float((table[:, [-1]] ** 2).sum()))
 
 
-def restricted(scores: LinearScores, slopes_at: Callable[[Array], Any], size: int) -> LinearScores:
+def without_constant_directions(scores: LinearScores, slopes_at: Callable[[Array], Any], size: int) -> LinearScores:
     """Return the scores without the directions of the forms in which `size` public records have no slopes."""
     apart = np.random.default_rng(0).normal(size=(scores.form.forms, size))
     slopes = np.concatenate([slopes_at(far * apart) for far in PLACES], axis=1)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from dpconvex.errors import NotPrivate
 from dpconvex.numerics import norm_up
 from dpconvex.sensitivity.loss_form import LossForm, expander_of
-from dpconvex.sums.forms import LeafForm, entries_form, exact_losses, form_of, shared_grid, split, with_scores
+from dpconvex.sums.forms import LeafForm, entries_form, exact_losses, form_of, leaf_form, shared_grid, with_scores
 from dpconvex.sums.monomials import NAME, Monomials
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
@@ -136,14 +136,16 @@ class LinearScores:
 def linear_scores(form: LossForm) -> LinearScores:
     """Return the linear scores of the losses; raise `NotPrivate` if rows would be too large, or bounds are too far from 1."""
     parts = [with_scores(loss) for loss in exact_losses(form.template, form.space)]
-    found = split([loss for loss, _ in parts], [leaves for _, leaves in parts], expander_of(form.template, form.space))
+    found = leaf_form(
+        [loss for loss, _ in parts], [leaves for _, leaves in parts], expander_of(form.template, form.space)
+    )
     if found is None or found.merged[0].grid is None:
         whole = form_of(form.template, form.space)
-        hidden = found is not None and not len(read(found)) and whole.forms <= MOST_ROWS
+        hidden = found is not None and not len(monomials_read(found)) and whole.forms <= MOST_ROWS
         if found is None or hidden or whole.merged[0].grid is not None or whole.forms < found.forms:
             found = whole
     merged, lift = found.merged
-    moving, domains = read(found), form.template.record.continuous
+    moving, domains = monomials_read(found), form.template.record.continuous
     names = [n for n, span in found.design.columns.items() if ((moving >= span.start) & (moving < span.stop)).any()]
     monomials, grid = None, merged.grid
     if not names or (grid is None and merged.map.shape[1] > MOST_SHARED):
@@ -183,7 +185,7 @@ def linear_scores(form: LossForm) -> LinearScores:
     )
 
 
-def read(form: LeafForm) -> Indices:
+def monomials_read(form: LeafForm) -> Indices:
     """Return the indices of the monomials that scores read, without the constant."""
     found = np.unique(sp.coo_array(form.map).row % form.design.count)
     return found[found < form.design.count - 1]

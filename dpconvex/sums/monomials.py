@@ -23,7 +23,7 @@ from dpconvex.util.arrays import Array, Indices, frozen
 
 NAME = " scores"  # The batch field of the monomials
 # Functions by field name, the record with these fields, and the new index of each combination of levels (None: unchanged).
-Made = tuple[Mapping[str, Expression | Picked], Record, Indices | None]
+RecordFunctions = tuple[Mapping[str, Expression | Picked], Record, Indices | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class Monomials:
         return LeafForm(labels, design, sp.csr_array(sp.kron(sp.eye_array(form.forms), onto) @ form.map))
 
 
-def with_functions(batch: Batch, given: Made) -> Batch:
+def with_functions(batch: Batch, given: RecordFunctions) -> Batch:
     """Return the batch with functions as further fields: at once for arrays in memory, otherwise when they are read."""
     functions, record, groups = given
     fields = dict(batch.fields)

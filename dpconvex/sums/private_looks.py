@@ -22,8 +22,8 @@ from dpconvex.sums.exact_rows import (
     Leverage,
     clipped_moment,
     length_counts,
-    moment,
     on_grid,
+    row_moment,
     to_integers,
     with_leverages,
 )
@@ -100,7 +100,7 @@ class PrivateLooks:
 
     def second_moment(self, level: float) -> tuple[Array, float]:
         """Return the noisy sum of ``row row'``, shape (rows, rows), in units of x squared, and the noise's standard deviation."""
-        found = self.batch.added_up(moment, self.batch.share(self.rows), self.row_limit)
+        found = self.batch.added_up(row_moment, self.batch.share(self.rows), self.row_limit)
         count = self.rows.count
         sums = np.zeros((count, count), dtype=object) if found is None else to_integers(found)
         # Two positive semidefinite parts differ by at most the root of two times their bound.

@@ -13,7 +13,7 @@ from dpconvex.fitting.engine import DataEngine
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.clipped_descent import most_drawn, path_rounding
 from dpconvex.mechanisms.gradient_descent import GAUSSIAN
-from dpconvex.mechanisms.residual_noise import for_count
+from dpconvex.mechanisms.residual_noise import cover_records
 from dpconvex.noise.gaussian import gaussian_delta
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -157,7 +157,7 @@ def test_more_records_than_planned_get_more_noise():
     for sampling in (None, 0.5):
         mechanism = dp.NoisyGradientDescent(clip=0.3, sampling=sampling, steps=5)
         certificate = dp.verify(LOGISTIC, ADD, 100, mechanism)
-        more = for_count(mechanism, analysis, certificate, 1e7)
+        more = cover_records(mechanism, analysis, certificate, 1e7)
         rounding = [(found.sensitivity - 0.3 * (1 + 1e-12)) / 2 for found in (certificate, more)]
         assert rounding[1] >= path_rounding(analysis, more, 1e7, more.noise_scale) * (1 - 1e-9)
         assert rounding[1] > 100 * rounding[0] > 0

@@ -17,12 +17,12 @@ from dpconvex.certificates.integer_noise import IntegerNoise, perturb
 from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms import residual_noise as residual
-from dpconvex.mechanisms.residual_noise import calibrate_residual_noise, for_count, margin, noise_cap, room_above
-from dpconvex.mechanisms.rounding import answer_radius, largest_floor
+from dpconvex.mechanisms.residual_noise import calibrate_residual_noise, cover_records, margin, noise_cap, room_above
+from dpconvex.mechanisms.rounding import answer_radius, largest_distance_floor
 from dpconvex.noise.gaussian import gaussian_delta, grid_loss, integer_level
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.optim.backend import resolve_backend
-from dpconvex.optim.problem import floor, step
+from dpconvex.optim.problem import distance_floor, proximal_step
 
 PROBLEMS = ["logistic_regression", "huber_svm", "large_margin_gaussian"]
 ADJACENCIES = ("replace-one", "add-remove")
@@ -141,7 +141,9 @@ def observed_floor(problem, theta):
     """Return the smallest distance that the backends would certify near a point."""
     problem = problem
     value, gradient = problem.smooth(theta)
-    return floor(problem, step(problem, theta, value, gradient, problem.curvature_ahead(theta, gradient)))
+    return distance_floor(
+        problem, proximal_step(problem, theta, value, gradient, problem.curvature_ahead(theta, gradient))
+    )
 
 
 @pytest.mark.sampled(3)
@@ -159,7 +161,7 @@ def test_no_fit_fails_and_the_public_bounds_hold(problem, adjacency):
         promise, spy = dp.Privacy(epsilon, adjacency=adjacency), Spy()
         certificate = dp.verify(template, promise, size, GAMMA)
         cap = certificate.cover.noise_cap
-        lowest, radius = largest_floor(analysis, certificate, cap), answer_radius(analysis, certificate, cap)
+        lowest, radius = largest_distance_floor(analysis, certificate, cap), answer_radius(analysis, certificate, cap)
         assert certificate.tolerance >= room_above(analysis) * lowest * (1 - 1e-12)
         for data in ({"x": x, "y": labels}, corner):
             dp.solve(template, data, promise, GAMMA, backend=spy, size=size, seed=0)
@@ -272,10 +274,10 @@ def test_a_certificate_for_more_records():
     analysis, certificate = analyse(LOGISTIC), dp.verify(LOGISTIC, dp.Privacy(1.0, adjacency="add-remove"), 50, GAMMA)
     before = certificate.cover
     assert before.records > 100 + margin(before.counting)
-    assert for_count(GAMMA, analysis, certificate, before.records) is certificate
-    more = for_count(GAMMA, analysis, certificate, 1e6)
+    assert cover_records(GAMMA, analysis, certificate, before.records) is certificate
+    more = cover_records(GAMMA, analysis, certificate, 1e6)
     assert (more.noise_scale, more.privacy) == (certificate.noise_scale, certificate.privacy)
-    lowest = largest_floor(analysis, more, noise_cap(GAMMA, more), 1e6)
+    lowest = largest_distance_floor(analysis, more, noise_cap(GAMMA, more), 1e6)
     assert more.tolerance >= room_above(analysis) * lowest * (1 - 1e-12)
     assert more.cover.distance > more.tolerance > certificate.tolerance
     assert (more.cover.epsilon, more.cover.counting) == (before.epsilon, before.counting)

@@ -8,10 +8,10 @@ from sample_problems import PROBLEMS, build, large_margin
 import dpconvex as dp
 from benchmarks.exact_distances import case, farthest
 from dpconvex.optim import certify as certifying
-from dpconvex.optim.certify import certify, closest
+from dpconvex.optim.certify import certify, closest_point
 from dpconvex.optim.conic import ConicSolver
 from dpconvex.optim.hessian_models import Corrected, sampled_hessian, second_moments
-from dpconvex.optim.problem import at_point, step
+from dpconvex.optim.problem import at_point, proximal_step
 from dpconvex.sets.certified_distance import certified_distance
 
 
@@ -49,7 +49,7 @@ def test_points_and_steps_are_certified_against_closed_forms():
                 assert distance <= bound
                 ratios.append(distance / bound)
                 lipschitz = float(10 ** rng.uniform(-1, 3))
-                found = step(problem, point, *problem.smooth(point), lipschitz)
+                found = proximal_step(problem, point, *problem.smooth(point), lipschitz)
                 distance = float(np.linalg.norm(found.theta - exact))
                 assert distance <= found.distance_bound + 1e-15
                 taken.append(distance / found.distance_bound)
@@ -167,7 +167,7 @@ def test_steps_reach_what_interior_points_reach(name, monkeypatch):
     monkeypatch.setattr(
         "dpconvex.optim.quasi_newton.descend_with_kinks", lambda *_: pytest.fail("other steps were taken")
     )
-    found, _ = closest(problem, np.zeros(problem.space.dim), 1e-7)
+    found, _ = closest_point(problem, np.zeros(problem.space.dim), 1e-7)
     assert found.distance_bound <= 1e-7
     other = ConicSolver().solve(problem, 1e-6)
     assert np.linalg.norm(found.theta - other.theta) <= 1e-7 + 1e-6

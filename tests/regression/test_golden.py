@@ -115,14 +115,14 @@ def records(features, classes, size=2000):
 
 def passes_of(learner, data, monkeypatch):
     """Count passes over the records, those of models too: without privacy, and by objective perturbation with both laws."""
-    passes, closest = [], certify.closest
+    passes, closest = [], certify.closest_point
 
     def counted(problem, *arguments):
         found = closest(problem, *arguments)
         passes.append(found[0].evaluations)
         return found
 
-    monkeypatch.setattr(certify, "closest", counted)
+    monkeypatch.setattr(certify, "closest_point", counted)
     fit = dp.solve_without_privacy(learner, data)
     assert fit.distance <= 1e-6 * max(1.0, np.linalg.norm([np.linalg.norm(fit[name]) for name in fit]))
     for privacy, law in ((dp.Privacy(1.0, 1e-6), "gaussian"), (dp.Privacy(1.0), "gamma")):

@@ -10,7 +10,7 @@ import dpconvex as dp
 from dpconvex.data.domains import Ball
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.fitting import verify
-from dpconvex.mechanisms.rounding import bend_of, bends
+from dpconvex.mechanisms.rounding import has_other_terms, regularizer_curvature
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import slope_of
 from dpconvex.sets.kinks import split_kinks
@@ -113,9 +113,9 @@ def logistic(more, constraints):
 def test_the_curvature_is_at_least_what_is_observed(name):
     template, rng, largest = logistic(*SMOOTH[name]), np.random.default_rng(0), 0.0
     form = verify.analyse(template).form
-    bend = bend_of(form, 3.0)
+    bend = regularizer_curvature(form, 3.0)
     assert np.isfinite(bend.rest)
-    assert bends(form) == (bend.rest > 0) == (name != "quadratic form")
+    assert has_other_terms(form) == (bend.rest > 0) == (name != "quadratic form")
     public = public_part(template, form.space)
     for _ in range(300):
         theta = form.feasible.project(rng.normal(size=3) * rng.choice([0.01, 0.5, 2.0]))
@@ -131,8 +131,8 @@ def test_a_determinant_is_bounded_by_the_least_eigenvalue_in_the_feasible_set():
     public = 0.05 * cp.sum_squares(P) - 0.3 * cp.log_det(P)
     template = dp.Template(dp.Record(x=dp.Ball(3)), lambda x: x @ P @ x, public, [P >> least])
     form = verify.analyse(template).form
-    bend, slope = bend_of(form, 7.0), slope_of(template.regularizer, form, ball=2.0)
-    assert not bends(form)
+    bend, slope = regularizer_curvature(form, 7.0), slope_of(template.regularizer, form, ball=2.0)
+    assert not has_other_terms(form)
     assert (bend.rest, bend.radius) == pytest.approx((0.3 / 0.2**2, np.inf), rel=1e-8)
     rng = np.random.default_rng(3)
     for _ in range(200):

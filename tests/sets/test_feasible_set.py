@@ -11,7 +11,7 @@ from sample_problems import build
 import dpconvex as dp
 from dpconvex.expressions.from_cvxpy import Reader, variable_of
 from dpconvex.expressions.parameter_space import Space
-from dpconvex.optim.certify import closest
+from dpconvex.optim.certify import closest_point
 from dpconvex.sets import barrier
 from dpconvex.sets.certified_distance import certified_distance
 from dpconvex.sets.certified_minimum import axis_bounds, minimum
@@ -231,7 +231,7 @@ def test_distances_hold_where_equations_are_nearly_parallel_or_of_other_units(ap
         [*constraints, X >= -9] if bounded else constraints,
     )
     problem = build(template, 0.1, gradient_bound=20.0, hessian_bound=1.0, noise=10.0)
-    found, _ = closest(problem, np.zeros(4), 1e-250)
+    found, _ = closest_point(problem, np.zeros(4), 1e-250)
     row, level = (float(np.float64(scale) * c) for c in (apart, 1 + 2 * apart))
     second = (Fraction(level) - Fraction(scale)) / Fraction(row)  # X[2], as the numbers are read
     hessian = problem.batch.fields["x"].T @ problem.batch.fields["x"] + 0.1 * problem.size * np.eye(4)

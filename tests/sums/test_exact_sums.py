@@ -14,7 +14,7 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.optim.row_metrics import Metric
 from dpconvex.sums import linear_scores as linear
-from dpconvex.sums.exact_rows import MATRIX_BITS, halves, to_integers
+from dpconvex.sums.exact_rows import MATRIX_BITS, split_integers, to_integers
 from dpconvex.sums.exact_sums import SLOPE_BITS
 from dpconvex.sums.linear_scores import linear_scores
 from dpconvex.sums.private_looks import COUNT_BITS, LIMB, PrivateLooks, integer_product
@@ -315,7 +315,7 @@ def test_products_of_whole_numbers_are_exact():
     exact = [[sum(int(matrix[i, k]) * integers[k, j] for k in range(5)) for j in range(3)] for i in range(5)]
     assert (integer_product(matrix, integers) == np.array(exact, dtype=object)).all()
     sums = rng.integers(-(2**53), 2**53, 100).astype(float)
-    assert [int(s) for s in sums] == list(to_integers(halves(sums)))
+    assert [int(s) for s in sums] == list(to_integers(split_integers(sums)))
     assert SLOPE_BITS < 21
 
 

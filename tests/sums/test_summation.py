@@ -18,7 +18,7 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.numerics import UNIT_ROUNDOFF
 from dpconvex.sums import clipping, engine
 from dpconvex.sums.batch_loss import BatchedLoss
-from dpconvex.sums.clipping import clipped
+from dpconvex.sums.clipping import clip_gradients
 from dpconvex.sums.design import product_apart
 from dpconvex.sums.forms import form_of
 from dpconvex.sums.programs import LANES
@@ -331,7 +331,7 @@ def clipped_each(monkeypatch, template, batch, rows, theta):
         return lambda *arguments: into.append(function(*arguments)) or into[-1]
 
     for module in (clipping, engine):
-        monkeypatch.setattr(module, "clipped", noted(clipped, found))
+        monkeypatch.setattr(module, "clip_gradients", noted(clip_gradients, found))
     monkeypatch.setattr(engine, "LARGE", np.inf)  # threads end in any order
     loss.clipped_gradient(theta, 0.1)
     return np.concatenate(found, axis=1)[:, : len(rows)].T
