@@ -74,9 +74,7 @@ class Cells:
         if not self.measures:
             return DEFAULTS.get(self.kind, {self.kind: 1}) | ({"likelihood": 1} if self.likelihood else {})
         if wrong := [measure for measure in self.measures if (self.kind, measure) not in ALONE]:
-            raise TemplateError(
-                f"evaluate: unknown measure {wrong[0]!r} of {self.kind}; known are error, mistakes and, for counts, deviance."
-            )
+            raise TemplateError(f"evaluate: measures are error, mistakes and, for counts, deviance; not {wrong[0]!r}.")
         return dict.fromkeys((name for measure in self.measures for name in ALONE[self.kind, measure]), 1)
 
     @cached_property

@@ -94,9 +94,7 @@ class NoisyGradientDescent(base.ForUnits):
         check_fields(self, clip=number_in(1 / LARGEST_CLIP, LARGEST_CLIP).or_none)
         for name, value in {"sampling": self.sampling, "momentum": self.momentum}.items():
             if value is not None and not (value < 1 and self.clip is not None):
-                raise TemplateError(
-                    f"NoisyGradientDescent: {name} must be below 1, and needs a `clip`; got {value!r} with clip={self.clip!r}."
-                )
+                raise TemplateError(f"NoisyGradientDescent: {name} must be below 1, and needs a `clip`; got {value!r}.")
 
     @property
     def bounds_gradients(self) -> bool:

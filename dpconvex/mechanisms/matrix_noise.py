@@ -73,11 +73,7 @@ def best_structure(analysis: Analysis) -> RankOne:
     if not found:
         why = "matrix-shaped noise needs gradients that are matrices of rank one, weights of the classes times features"
         remedy = "write all scores as one matrix times one vector of features, or use noise='gamma'"
-        raise NotPrivate(
-            f"{why} of the record; this loss has no form that is known to have them",
-            analysis.form.template.losses[0],
-            remedy,
-        )
+        raise NotPrivate(f"{why} of the record; none were found", analysis.form.template.losses[0], remedy)
     # Among equal structures take the narrowest table.
     return min(found, key=lambda structure: (structure.square, structure.layout.max()))
 

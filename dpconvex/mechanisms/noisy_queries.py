@@ -77,9 +77,7 @@ class Queries:
         self.spent += Fraction(level) ** 2 if math.isfinite(level) else 0
         granted = 0 < level <= self.most and self.spent <= Fraction(self.most) ** 2 * Fraction(1 + NORM_SLACK)
         if not (granted and 0 <= sensitivity < math.inf):
-            raise DPConvexError(
-                "adaptive steps: the queries exceed the certified level; nothing is released. Please report this as a bug."
-            )
+            raise DPConvexError("adaptive steps: queries exceed the certified level (a bug); nothing is released.")
         return noise_scale(sensitivity, level)
 
 

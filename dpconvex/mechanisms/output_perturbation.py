@@ -131,10 +131,7 @@ def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
     template = analysis.form.template
     found = Analysis(LossForm(template.with_parts(losses=tuple(smoothed(loss, width) for loss in template.losses))))
     if found.kink is not None:
-        why, remedy = (
-            "smoothing does not remove every nonsmooth point",
-            "give a delta: adaptive steps need no smoothness",
-        )
+        why, remedy = "smoothing leaves a nonsmooth point", "give a delta: adaptive steps need no smoothness"
         raise NotPrivate(f"{why}: {found.kink.reason}", found.kink.expression, remedy)
     return found
 

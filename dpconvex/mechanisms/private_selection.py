@@ -136,7 +136,5 @@ def log_inverse_gamma(mean: float, shape: float) -> float:
     while excess(high) < math.log(mean):
         low, high = high, 2 * high
         if high > LONGEST:
-            raise TemplateError(
-                f"Repetitions: no distribution of shape {shape:g} has a mean of {mean:g}; use a larger shape."
-            )
+            raise TemplateError(f"Repetitions: shape {shape:g} does not allow a mean of {mean:g}; use a larger shape.")
     return bisect(lambda length: excess(length) < math.log(mean), low, high, 100)[1]

@@ -166,9 +166,7 @@ def with_cover(
         require(tolerance >= least, f"a tolerance of {tolerance:.3g} {why}. Leave `tolerance` out, or regularize more.")
         bare = bare.copied(event=bare.event, tolerance=tolerance)
     elif asked is not None and isinstance(bare, StatisticsCertificate):
-        raise TemplateError(
-            "a ResidualNoise for sufficient statistics takes no tolerance, because it only hides rounding. Leave it out."
-        )
+        raise TemplateError("a ResidualNoise for sufficient statistics only hides rounding: leave `tolerance` out.")
     distance = drawing_error(mechanism, analysis, bare, cap, records) + bare.tolerance
     count = bare.noise_dimension if isinstance(bare, StatisticsCertificate) else analysis.form.space.dim
     law = bare.cover.noise if more and bare.cover else ""  # another law of noise would be another event
@@ -261,9 +259,7 @@ def calibrate_residual_noise(
     the grid they are at most ``2 tau sqrt(dim)/step + dim`` steps apart in l1, and ``2 tau/step + sqrt(dim)`` in l2.
     """
     if not 1e-250 < distance < 1e250:
-        raise DPConvexError(
-            f"residual noise: the distance {distance!r} is beyond floating-point grids; rescale the problem."
-        )
+        raise DPConvexError(f"residual noise: no floating-point grid fits distance {distance!r}; rescale the problem.")
     root = math.sqrt(dimension)
     step = 2.0 ** math.floor(math.log2(distance / (8 * root)))
     total = math.floor((2 * distance * root / step + dimension) * (1 + NORM_SLACK))

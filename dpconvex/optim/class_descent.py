@@ -30,14 +30,12 @@ CLASS_STEPS, AVERAGED = 64, 0.3  # Steps, and the fraction of them, at the end, 
 CLIP_PART, STIFFER, HINGES, MAX_CLIP = 0.35, 4.0, 1 - 1e-6, 3.0
 # The limit with regularizers other than squares; the growth of the clip where K bounds scores.
 MAX_OTHER_CLIP, BOUND = 0.7, 1.4
-# The clip's bias does not decrease with more records: it widens from this product of records and level, for each direction and
-# column.
+# The clip's bias does not decrease with more records: the clip widens from these records times level per direction and column.
 WIDENING = 50.0
 # The step: movement of a score by the noise of all steps; more movement for each direction per record and unit of the level;
 # fraction of the curvature at 0 that damps noise; longest step, next to Newton's at the largest curvature.
 MOVED, NOISY, CURVED, MAX_STEP = 0.6, 15.0, 0.1, 12.0
-# NOISY, AVERAGED and WIDENING for scores that share parameters; the curvature that damps noise if effects are weak, next to
-# that at 0.
+# NOISY, AVERAGED and WIDENING for shared parameters; curvature that damps noise if effects are weak, next to that at 0.
 SHARED, WEAK = (3.0, 0.5, 20.0), 0.25
 # Least length that shrinkage leaves of steps; harmless noise of scores, next to slope and curvature; how fast the constants of
 # shrunk steps approach those of label shares alone.

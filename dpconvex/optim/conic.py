@@ -143,9 +143,7 @@ def solve_with_gap(problem: Problem) -> tuple[Array, float]:
             said = str(error)
             continue
         if program.status == cp.INFEASIBLE:
-            raise NotConverged(
-                f"{TOO_LARGE if problem.feasible.is_space else 'no parameters satisfy the constraints'}."
-            )
+            raise NotConverged(f"{TOO_LARGE if problem.feasible.is_space else 'the constraints are infeasible'}.")
         if program.status == cp.UNBOUNDED:
             raise NotConverged("the objective decreases without end: add a regularizer, or bound the parameters.")
         theta = packed(problem, fresh, program)

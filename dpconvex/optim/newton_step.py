@@ -221,9 +221,7 @@ class NewtonStep:
         found = [float(self.looks.look(point, **probe).along[0]) for point in points]
         doubt = COUNT_DEVIATIONS * self.looks.sum_sensitivity(cap, 1.0) / own
         if float(np.mean(found)) < doubt / 2:  # the mean of four has half the deviation
-            raise NotConverged(
-                f"intervals: noise hides whether the curvature of the loss is constant near the estimate. {REMEDY}"
-            )
+            raise NotConverged(f"intervals: noise hides changes of the curvature near the estimate. {REMEDY}")
         if max(found) - min(found) > CURVATURE_CHANGE * float(np.mean(found)) + doubt:
             why = "the curvature of the loss differs between points within the error of the estimate"
             raise NotConverged(f"intervals: {why}. {REMEDY}")

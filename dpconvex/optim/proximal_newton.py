@@ -12,8 +12,7 @@ from dpconvex.sets.projections import ConvexSet, IntervalSet, Spectral, smat, sv
 from dpconvex.util.arrays import Array, Indices
 
 # Records of a sample for each monomial, and least records for second moments. After so many slow steps (remaining distance
-# above SLOW) a sample grows; after one less, a sample replaces second moments. A sample is drawn anew after a step that leaves
-# ANEW.
+# above SLOW) a sample grows; after one less, it replaces second moments. It is drawn anew after a step that leaves ANEW.
 FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.1
 # Steps without progress from which rounding is the cause, and most steps.
 PATIENCE, MOST = 8, 60

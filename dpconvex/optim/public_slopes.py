@@ -144,8 +144,7 @@ class DomainSlopes:
     def link_unit(self) -> float:
         """Return the unit of scores, a power of two, in which the ratio of largest slopes on both sides changes by about e.
 
-        This holds for counts, ``exp(score) - y``.  Units are negative if records have equal slopes at low scores, but not at
-        high ones.
+        This holds for counts, ``exp(score) - y``.  Units are negative if slopes are equal at low scores alone.
         """
         center, near = float(self.sign_intervals[0][0]), float(self.sign_intervals[1][0] or 1.0) / NEAR_CENTER
         ends = np.array([self.alone(center + side * near) for side in (-1, 1)])

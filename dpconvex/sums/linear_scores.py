@@ -165,9 +165,7 @@ def linear_scores(form: LossForm) -> LinearScores:
         raise refusal(form, f"scores have {max(places.shape):,} features or columns, more than {MOST:,}")
     radius = float(domains[name].norm_bound) if monomials is None else monomials.radius
     if not 1e-100 <= radius <= 1e100 or not all(1e-100 <= abs(s) <= 1e100 for s in scale):
-        raise refusal(
-            form, f"the bound on {name.strip()!r}, or a factor of a parameter, is not between 1e-100 and 1e100"
-        )
+        raise refusal(form, f"the bound on {name.strip()!r}, or a parameter's factor, is not in [1e-100, 1e100]")
     features = used[used < found.design.count - 1] - found.design.columns[name].start
     return LinearScores(
         form=found,

@@ -59,9 +59,7 @@ class PrivateLooks:
 
     def __post_init__(self) -> None:
         if self.people is None and self.privacy.most > 1:
-            raise DPConvexError(
-                "adaptive steps: people may have several records (most > 1), but none was named. Pass unit= to the fit."
-            )
+            raise DPConvexError("adaptive steps: most > 1, but records have no person. Pass unit= to the fit.")
         self.rows = ExactRows.of(self.scores)
         self.batch = self.batch.mapped(on_grid, self.batch.share(self.rows))
 
