@@ -130,7 +130,7 @@ class Evaluation(StatedNumbers):
 
     @property
     def hidden(self) -> list[Any]:
-        """The groups with fewer records than noise."""
+        """The groups with too few records compared with the noise."""
         return [name for name in self.groups if self.group(name).is_hidden]
 
     @property

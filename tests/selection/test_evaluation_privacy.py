@@ -162,7 +162,7 @@ def test_predictions_use_the_fields_that_they_name():
         dp.evaluate(template(), bare, data, dp.Privacy(1.0), budget=budget)
     for said, given in {
         "by group=": {"groups": ["a"]},
-        "must be a text": {"group": ["g", "off"], "groups": ["a"]},
+        "group must be": {"group": ["g", "off"], "groups": ["a"]},
     }.items():
         with pytest.raises(dp.TemplateError, match=said):
             dp.evaluate(learner, model, data, dp.Privacy(1.0), budget=budget, **given)
