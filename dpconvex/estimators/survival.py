@@ -23,7 +23,7 @@ SURV = "sksurv.util.Surv.from_arrays(event, time), or np.array(list(zip(event, t
 
 
 @dataclass(frozen=True)
-class Curve:
+class SurvivalFunction:
     """A function of time with values y at times x; in between it is linear, or its logarithm is, if `logarithmic`."""
 
     x: Array
@@ -137,7 +137,7 @@ class SurvivalRegressor(
 
     def _functions(self, values: Array, survival: bool) -> NDArray[Any]:
         x, found = np.append(0.0, self.unique_times_), np.empty(len(values), dtype=object)
-        found[:] = [Curve(x, np.append(float(survival), row), survival) for row in values]
+        found[:] = [SurvivalFunction(x, np.append(float(survival), row), survival) for row in values]
         return found
 
     @scored

@@ -346,7 +346,7 @@ def test_conditions_that_were_read_wrongly_are_noticed(monkeypatch):
         read_rightly(self, kind, (level[0], 1.5 * level[1]), inner)
 
     monkeypatch.setattr(Region, "_norm", wider)
-    refused(dp.TemplateError, "read as another set", dp.verify, template(), dp.Privacy(1.0), size=50)
+    refused(dp.TemplateError, "misread the constraint", dp.verify, template(), dp.Privacy(1.0), size=50)
 
 
 def test_the_central_path_ends_where_rounding_decides(monkeypatch):
