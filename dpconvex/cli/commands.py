@@ -290,7 +290,7 @@ class Declared:
     model: Any = None  # the estimator that computes the features, or None
 
     def table(self, given: Any, *, empty: bool) -> Any:
-        """Return the data that the problem takes, from the result of `opened`; raise, before any charge, if they are invalid."""
+        """Return the data for the problem, from the result of `open_table`; raise, before any charge, if they are invalid."""
         if isinstance(given, Table):
             found = dict(zip("xy", self.schema.encode(given, empty=empty), strict=True))
             return coded(self.values, found if self.model is None else found | {"x": self.model.features(given)})

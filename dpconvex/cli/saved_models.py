@@ -115,7 +115,8 @@ def certificate(chosen: argparse.Namespace) -> None:
     require(found is not None, f"{chosen.model}: it has no certificate; {release.status}.")
     risks = {f"{rate:g}": 1 - found.risk(rate) for rate in RATES} if hasattr(found, "risk") and release.private else {}
     said = [
-        f"  {rate} of those who are not there: finds {upward(part, 3)} of those who are" for rate, part in risks.items()
+        f"  {rate} of the people outside the data finds at most {upward(part, 3)} of those inside"
+        for rate, part in risks.items()
     ]
     data = {"certificate": found.to_dict(), "schema": learnt and learnt.to_dict(), "lines": dict(found.lines())}
     text = [release.status, found.explain() if chosen.proof else str(found)]

@@ -58,7 +58,7 @@ class GradientGram:
         self.generators = generators
         self._ranges: dict[tuple[Hashable, ...], Interval] = {}
         self._inner: dict[tuple[int, bytes], tuple[Array, float]] = {}
-        self.widest: dict[tuple[float, float, float, bytes], tuple[float, Array]] = {}  # Cache of `curvature.widest`
+        self.widest: dict[tuple[float, float, float, bytes], tuple[float, Array]] = {}  # Cache of `maximise_trace`
         self.forms, residue = self._forms(generators)
         lengths = self._lengths(generators)
         self.errors, self.exact = GRAM_ROUNDING * lengths + excess, excess == 0
