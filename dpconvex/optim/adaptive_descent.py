@@ -368,7 +368,7 @@ def equal_columns(table: Array) -> Iterator[tuple[Indices, Array]]:
 def regularize(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Array | None = None) -> Array:
     """Return the minimiser of a quadratic model of the loss plus the regularizer; the model is centred at the end of the steps.
 
-    A `pull`, the gradient of the regularizer at that end, is added to the model.
+    With a `pull`, the gradient of the regularizer and K at that end, the model's gradient there is its opposite.
     """
     scores, units, ridge, size = fit.looks.scores, fit.looks.units, ridge_of(form), fit.size
     theta = fit.looks.parameters(table)

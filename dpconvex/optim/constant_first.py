@@ -26,7 +26,7 @@ MEAN_COST, LEAST_COST, COST_PART = 100.0, 0.02, 0.85
 CLIP_DEVIATIONS, TOO_LONG = 1.2, 8.0
 # Least curvature at the constant, next to that of the law that the search finds, and at later places: ties have more.
 LAW_PART, TIED = 0.5, 2.0
-# If slopes balance: largest shares of the mean slopes; they shrink with many records, until the noise is 1 / LOOSE of the clip.
+# If slopes balance: largest shares of the mean slopes, and the noise at the whole level below which they shrink, in 1 / LOOSE.
 SHARES, LOOSE = (0.003, 0.003, 0.003, 0.004, 0.005, 0.006, 0.01, 0.012, 0.018, 0.026), 20.0
 WIDENED = 3  # Queries until clips, short at first, are wide
 # Inverse noise of a clip next to the short side; the least clip; and a clip that is wide enough if noise allows it.
@@ -43,8 +43,8 @@ LAST, EARLY = 0.06, 0.25  # Share of the squared level for the last steps, and t
 WIDER_CLIP, FURTHER = 1.5, 2.0
 
 
-def measure_constant(looks: PrivateLooks) -> Array:
-    """Measure rows by their constant from now on; return the matrix."""
+def set_constant_metric(looks: PrivateLooks) -> Array:
+    """Set the metric to the constant of rows; return the matrix."""
     only = np.zeros((1, looks.rows.count))
     only[0, -1] = 1 / looks.constant
     return looks.set_metric(only)
@@ -74,7 +74,7 @@ def estimate_constant(fit: Fit, number: float, begin: Array | float, most: float
     the squared level.  Several constants are searched together, or not at all if records are too few.
     """
     looks, public, people = fit.looks, fit.public, fit.people(number)
-    matrix, curvature, columns = measure_constant(looks), public.curvature, looks.scores.shape[1]
+    matrix, curvature, columns = set_constant_metric(looks), public.curvature, looks.scores.shape[1]
     probe = np.full(columns * public.vanishes, columns**-0.5)
     belief, law = BalancePosterior(public.least_part), 0.0
     share = max(min((1 / (FINE * people * fit.level)) ** 2, HISTOGRAM_COST), HISTOGRAMS / len(CLIP_STEPS))
@@ -271,7 +271,7 @@ def refine_constant(
     Scores have the root mean square `spread` about their mean, which is `place`, with noise `away`.
     """
     looks, public, last, number = fit.looks, fit.public, start.last_share, start.num_records
-    only = measure_constant(looks).T
+    only = set_constant_metric(looks).T
     # A separate clip for the constant: the clip for all directions loses slopes far out on one side.
     own = fit.level_of(start.histogram_share)
     counts = looks.look(table, edges=start.lengths.edges, histogram_level=own).histogram
