@@ -16,7 +16,7 @@ from dpconvex.data.tables import Table, as_list
 from dpconvex.errors import DomainError, NotConverged
 from dpconvex.fitting.intervals import DOUBT
 from dpconvex.fitting.statistics import Coefficients
-from dpconvex.selection.report import RATES, effect_unit, effects
+from dpconvex.selection.report import RATES, effect_unit, effects, missing_intercept
 from dpconvex.util.arguments import number_in, one_of, require
 from dpconvex.util.markup import upward
 from dpconvex.util.places import writable, write_atomically
@@ -153,7 +153,8 @@ def coefficients(chosen: argparse.Namespace) -> None:
     lines += [f"{n:<{wide}}  {c:<{long}}  {v:>9.4g}{text}" for (n, c, v, *_), text in zip(rows, reach, strict=True)]
     remedy = "no intervals: --table, --epsilon and --delta release them, if dp.intervals supports the learner"
     lines.append("intervals of 95 %" if found else remedy)
-    emit(chosen, {"effects": listed, "unit": unit, "private": release.private}, "\n".join(lines))
+    lines += [note] if (note := missing_intercept(release)) else []
+    emit(chosen, {"effects": listed, "unit": unit, "private": release.private, "note": note}, "\n".join(lines))
     if out is not None and found is not None:
         found.save(out)
 

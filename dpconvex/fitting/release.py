@@ -21,7 +21,7 @@ from dpconvex.data.encoded import learnt_cost, origins
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.record import common_length, feature_names
 from dpconvex.data.schema import Schema, check_encoded, schema_of
-from dpconvex.data.validation import finite_numbers, has_masked
+from dpconvex.data.validation import check_labels, finite_numbers, has_masked
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.fitting.files import Released
 from dpconvex.model.people import WEIGHT
@@ -72,6 +72,8 @@ class Release(Released, Mapping[str, Array]):
         The cost of the learnt schema that encoded the features.
     fields : str
         Shapes and labels of the template's record.  A template that is passed to `load` must have the same.
+    choices : mapping of str to tuple, optional
+        Declared values of the template's discrete fields.  Predictions from other values raise an error.
 
     Examples
     --------
@@ -112,6 +114,7 @@ class Release(Released, Mapping[str, Array]):
     noise: Array | None = None
     learnt: Learnt | None = None
     fields: str = ""
+    choices: Mapping[str, tuple[Any, ...]] | None = None
 
     def __post_init__(self) -> None:
         instance(Mapping, "of names to arrays").check("Release", parameters=self.parameters)
@@ -175,6 +178,8 @@ class Release(Released, Mapping[str, Array]):
             if values.dtype.kind in "US":  # NumPy may have converted numbers of a list to texts
                 further[field] = values = exact_array(given) if isinstance(given := fields[field], list) else values
             further[field] = finite_numbers(field, values) if values.dtype.kind == "f" else values
+            if (declared := (self.choices or {}).get(field)) is not None:
+                check_labels(field, declared, np.atleast_1d(further[field]))
         features = finite_numbers("x", x)
         if self.schema is not None and not sp.issparse(features):
             made = abs(features).max(initial=0) <= self.schema.radius + RECORD_TOLERANCE
@@ -268,7 +273,12 @@ def functions_of(template: Template) -> dict[str, Any]:
     scaled = repr(template.record.fields.get("y")) == repr(Box(-1.0, 1.0))
     choices = {name: domain.values for name, domain in template.record.discrete.items()}
     only = next(iter(choices.values())) if len(choices) == 1 else None
-    told = {"labels": choices.get("y", only), "scaled": scaled, "fields": fields_of(template, WEIGHT)}
+    told = {
+        "labels": choices.get("y", only),
+        "scaled": scaled,
+        "fields": fields_of(template, WEIGHT),
+        "choices": choices,
+    }
     return {"source": template.source, **told, **named}
 
 

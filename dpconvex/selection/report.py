@@ -179,6 +179,8 @@ def learnt_section(release: Release, shapes: Mapping[Any, Any], coefficients: Co
         yield table(head, cells[:SHOWN], (1, 2), drawn=(3,))
         if coefficients is None:
             yield '<p class="soft">Nobody released intervals of effects. Noise moves small effects, and their signs.</p>'
+        if note := missing_intercept(release):
+            yield warning(note)
         elif hidden:
             yield f'<p class="soft">Noise hides the curvature along these effects, which have no interval: {escape(hidden)}.</p>'
     elif not shapes:
@@ -199,6 +201,15 @@ def learnt_section(release: Release, shapes: Mapping[Any, Any], coefficients: Co
                 levels.append((f"{name} = {node}", f"{value:.3g}", f"± {noise:.2g}"))
     yield f'<div class="charts">{"".join(curves)}</div>'
     yield table(["level", "score", "noise"], levels, (1, 2)) if levels else ""
+
+
+def missing_intercept(release: Release) -> str:
+    """Return a warning about effects of a shipped problem on a schema's features without an intercept, or an empty text."""
+    name, schema = release.source[0] if release.source else "", release.schema
+    if name not in problems() or name.startswith("additive") or "b" in release or schema is None or schema.constant:
+        return ""
+    said = "The fit has no intercept. Effects of columns stand for it, and their signs may be wrong."
+    return f"{said} Fit with fit_intercept=True, or --set constant=0.5."
 
 
 def effect_unit(release: Release) -> tuple[float, str]:

@@ -136,7 +136,7 @@ def test_nothing_is_in_a_release_that_was_not_accounted_for(path):
     """Every attribute in memory, and every byte that means something in the file."""
     release = full()
     known = "parameters certificate spent not_private_because source predictor decision probabilities schema noise"
-    assert set(vars(release)) == {*known.split(), "names", "labels", "scaled", "learnt", "fields"}
+    assert set(vars(release)) == {*known.split(), "names", "labels", "scaled", "learnt", "fields", "choices"}
     release.save(path)
     with zipfile.ZipFile(path) as archive:
         assert archive.comment == b""
@@ -363,3 +363,17 @@ def test_a_member_that_is_there_twice_is_refused(name):
     with zipfile.ZipFile(buffer, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr(name, archive.read(name))
     refused(dp.DPConvexError, "twice", use, buffer.getvalue())
+
+
+def test_predictions_refuse_levels_that_were_not_declared():
+    """A level of -1, a usual code of missing values, took the effect of the last group."""
+    a, w = cp.Variable(3, name="a"), cp.Variable(2, name="w")
+    record = dp.Record(x=dp.Ball(2), g=dp.Choice(range(3)), y=dp.Box(0, 1))
+    template = dp.Template(
+        record, lambda x, g, y: cp.square(x @ w + a[g] - y), predict=lambda p, x, g: x @ p["w"] + p["a"][g]
+    )
+    data = {"x": np.zeros((300, 2)), "g": np.arange(300) % 3, "y": np.zeros(300)}
+    release = dp.solve(template, data, dp.Privacy(1.0, 1e-6), seed=0)
+    assert len(release.predict(np.zeros((3, 2)), g=[0, 1, 2])) == 3
+    with pytest.raises(dp.DomainError, match="-1"):
+        release.predict(np.zeros((3, 2)), g=[0, 1, -1])
