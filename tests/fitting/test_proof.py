@@ -171,10 +171,10 @@ def test_what_is_marked_as_not_private_fails_the_check_by_its_mark(tmp_path, cap
         path.write_bytes(content)
         assert main(["check", str(path)]) == 1
         said = capsys.readouterr().err
-        assert said.startswith("dpconvex check: NOT PRIVATE: ")
+        assert said.startswith(f"dpconvex check: {path}: NOT PRIVATE: ")
         assert mark in said
         assert main(["check", str(path), "--json"]) == 1
-        assert json.loads(capsys.readouterr().out)["message"].startswith("NOT PRIVATE")
+        assert json.loads(capsys.readouterr().out)["message"].startswith(f"{path}: NOT PRIVATE")
     dp.solve(LEARNER, DATA, PURE).save(path)
     assert main(["check", str(path)]) == 0
     assert "nothing links them to the proof" in capsys.readouterr().out
