@@ -143,7 +143,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--coefficients": option("file that coefficients has saved", "FILE.json"),
     "--title": option("title of the report", "TEXT"),
     "--picture": option("file for a plot of the result, such as audit.png", "FILE"),
-    "--out": option("file to write: a model.npz, a table of predictions, a schema or a picture", "FILE"),
+    "--out": option("file to write: a model, a table of predictions, a schema, a report or a picture", "FILE"),
     "--id": option("column of the table to pass through, before the predictions", "COLUMN"),
     "--scores": flag("also write the scores that determine the labels"),
     "--probabilities": flag("also write a probability for each label"),
