@@ -121,7 +121,8 @@ class Release(Released, Mapping[str, Array]):
         self.check_paid()
         copied = {name: finite(name, value) for name, value in self.parameters.items()}
         require(copied, "Release: there is no parameter to release.")
-        self.__dict__.update(parameters=copied, source=json_source(self.source))
+        labels = None if self.labels is None else tuple(self.labels)
+        self.__dict__.update(parameters=copied, source=json_source(self.source), labels=labels)
 
     __hash__ = object.__hash__  # a mapping of arrays has no useful equality, so a release is equal to itself alone
     __eq__ = object.__eq__

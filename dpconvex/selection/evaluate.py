@@ -1,5 +1,6 @@
 """Evaluation of a released model on records, by counts with integer noise (docs/evaluation.md; docs/release.md, section 3)."""
 
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -69,7 +70,7 @@ def evaluate(
     template : Template
         The template of the release; it declares the domain of a record.
     release : Release
-        The release, or a model from elsewhere as a `Release` with a `predictor`.  Without one, the template's functions predict.
+        The release, or a model from elsewhere as a `Release` with a `predictor`.  Without functions, the template's predict.
         The functions must treat every record alone.
     privacy : Privacy
         Guarantee of the counts; its delta is not used.  With a unit, docs/unit.md states the effect of a person's records.
@@ -110,7 +111,8 @@ def evaluate(
     instance(Release).check("evaluate", f"Pass its `{own}`." * bool(own), release=release)
     protected, data = privacy.adjacency == "add-remove", normalized(data)
     fields = dict(template_to_fit(template, privacy).record.fields)
-    release = release if release.predictor else release.with_template(template)
+    given = (release.predictor, release.decision, release.probabilities)
+    release = release if any(given) else release.with_template(template)
     release = replace(release, labels=release.labels or getattr(fields.get(label), "values", None))
     TEXT.or_none.check("evaluate", group=group)
     require(groups is None or group is not None, "evaluate: groups are values of a column; name the column by group=.")
@@ -134,10 +136,11 @@ def evaluate(
         each.check()
         measurement(each.noise, each.scale)
     call.check()
-    fewest = WITHIN * counter.cells.deviation(noise.scale / counter.largest)
+    fewest = math.ceil(WITHIN * counter.cells.deviation(noise.scale / counter.largest))
     if not protected and call.size < fewest and seed is None:
-        said = f"noise at {privacy} outweighs {call.size:,} records, so results are mostly noise: take {fewest:,.0f} or more"
-        warn(f'evaluate: {said}, a larger epsilon, or measures=("error",).')
+        said = f"noise at {privacy} outweighs {call.size:,} records, so results are mostly noise: take {fewest:,} or more"
+        fewer = "" if asked or counter.survives else ', or measures=("error",)'
+        warn(f"evaluate: {said}, or a larger epsilon{fewer}.")
     call.pay(Pure(paid.epsilon))
     batch = call.cut(call.batch())
     people = batch.size if call.people is None else call.people.size

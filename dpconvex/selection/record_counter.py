@@ -63,7 +63,7 @@ class RecordCounter:
         positive = number and (domain.lower == 0 or self.scales_counts)
         require(positive or "deviance" not in self.measures, f"{said} Leave measures out.")
         one_of(self.record.continuous).check(caller, "It is what is predicted from.", features=self.features)
-        lacks = "the template declares no `predict` or `decision`. Pass it to dp.Template: a function of"
+        lacks = "no function predicts. Pass `predict` or `decision` to dp.Template, or `predictor` to dp.Release: a function of"
         said = f"{caller}: {lacks} (parameters, {self.features}) that returns one value for each record."
         require(self.release.predictor is not None, said)
         for field in self.columns:

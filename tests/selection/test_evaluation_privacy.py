@@ -158,7 +158,7 @@ def test_predictions_use_the_fields_that_they_name():
     refused(dp.DomainError, "'off': 1", model.predict, x, g=g, off=0.5)
     refused(dp.TemplateError, "predict needs 'z'", template, predict=lambda p, x, z: z)
     bare = dp.Release(dict(model), not_private_because="a test")
-    with pytest.raises(dp.TemplateError, match="declares no `predict` or `decision`"):
+    with pytest.raises(dp.TemplateError, match="Pass `predict` or `decision`"):
         dp.evaluate(template(), bare, data, dp.Privacy(1.0), budget=budget)
     for said, given in {
         "by group=": {"groups": ["a"]},
@@ -173,8 +173,12 @@ def test_predictions_use_the_fields_that_they_name():
 def test_a_model_from_elsewhere_predicts_as_the_template_says():
     model = dp.Release({"w": [9.0, 0.0]}, not_private_because="a test")
     assert dp.evaluate(LOGISTIC, model, {"x": X, "y": Y}, dp.Privacy(1.0), seed=1).cells.kind == "probabilities"
-    own = dp.Release(dict(model), not_private_because="a test", predictor=LOGISTIC.predict, decision=LOGISTIC.decision)
+    functions = {"decision": LOGISTIC.decision, "labels": np.array([-1, 1])}
+    own = dp.Release(dict(model), not_private_because="a test", predictor=LOGISTIC.predict, **functions)
     assert dp.evaluate(LOGISTIC, own, {"x": X, "y": Y}, dp.Privacy(1.0), seed=1).cells.kind == "scores"
+    opposite = dp.Release(dict(model), not_private_because="a test", decision=lambda p, x: -LOGISTIC.decision(p, x))
+    with pytest.raises(dp.TemplateError, match=r"`predictor` to dp\.Release"):
+        dp.evaluate(LOGISTIC, opposite, {"x": X, "y": Y}, dp.Privacy(1.0), seed=1)
     with pytest.raises(dp.TemplateError, match="released were"):
         dp.evaluate(LOGISTIC, dp.Release({"w": [9.0]}, not_private_because="a test"), {"x": X, "y": Y}, dp.Privacy(1.0))
 
