@@ -117,8 +117,9 @@ def share(part: Array, table: Array, most: float = 1.0) -> Estimate:
 
 def curve(x: Array, values: Array, at: Array, most: float = 1.0, blur: ArrayLike = 0.0) -> Curve:
     """Return a curve with pointwise intervals, from values of shape (1 + replicates, points) and their blur."""
-    known = np.where(np.isfinite(values[0]), values[1:], 0.0)
-    reach, least = np.hypot(WITHIN * np.nanstd(known, axis=0), blur), 0.0 if most == 1 else -most
+    known = np.isfinite(values[0]) & np.isfinite(values[1:]).any(axis=0)
+    deviation = np.where(known, np.nanstd(np.where(known, values[1:], 0.0), axis=0), np.nan)
+    reach, least = np.hypot(WITHIN * deviation, blur), 0.0 if most == 1 else -most
     return Curve(x, values[0], np.maximum(values[0] - reach, least), np.minimum(values[0] + reach, most), at)
 
 
