@@ -15,6 +15,7 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.files import Released, StatedNumbers
 from dpconvex.fitting.release import Release, fields_of, functions_of
 from dpconvex.fitting.verify import form_of
+from dpconvex.model.people import template_to_fit
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import SPHERICAL
@@ -115,6 +116,8 @@ class Statistics(Released):
         chosen = self.template if template is None else template
         instance(Template).check("fit", "Saved statistics have none: pass it.", template=chosen)
         assert chosen is not None
+        if fields_of(chosen) != self.fields:
+            chosen = template_to_fit(chosen, self.certificate.privacy)
         if fields_of(chosen) != self.fields:
             raise TemplateError(f"fit: statistics are of {self.fields}, but the template declares {fields_of(chosen)}.")
         return chosen

@@ -138,7 +138,9 @@ def evaluate(
     call.check()
     fewest = math.ceil(WITHIN * counter.cells.deviation(noise.scale / counter.largest))
     if not protected and call.size < fewest and seed is None:
-        said = f"noise at {privacy} outweighs {call.size:,} records, so results are mostly noise: take {fewest:,} or more"
+        said = (
+            f"noise at {privacy} outweighs {call.size:,} records, so results are mostly noise: take {fewest:,} or more"
+        )
         fewer = "" if asked or counter.survives else ', or measures=("error",)'
         warn(f"evaluate: {said}, or a larger epsilon{fewer}.")
     call.pay(Pure(paid.epsilon))

@@ -176,6 +176,8 @@ def test_a_model_from_elsewhere_predicts_as_the_template_says():
     functions = {"decision": LOGISTIC.decision, "labels": np.array([-1, 1])}
     own = dp.Release(dict(model), not_private_because="a test", predictor=LOGISTIC.predict, **functions)
     assert dp.evaluate(LOGISTIC, own, {"x": X, "y": Y}, dp.Privacy(1.0), seed=1).cells.kind == "scores"
+    alone = dp.evaluate(LOGISTIC, own, {"x": X[:1], "y": Y[:1]}, dp.Privacy(1.0), seed=1)
+    assert np.isnan(alone.roc().lower).any()  # No replicate has the other label, and NumPy warned of it
     opposite = dp.Release(dict(model), not_private_because="a test", decision=lambda p, x: -LOGISTIC.decision(p, x))
     with pytest.raises(dp.TemplateError, match=r"`predictor` to dp\.Release"):
         dp.evaluate(LOGISTIC, opposite, {"x": X, "y": Y}, dp.Privacy(1.0), seed=1)

@@ -7,7 +7,6 @@ from refused import refused
 from scipy.special import expit
 
 import dpconvex as dp
-from dpconvex.selection import measures
 
 
 def test_rates_between_cuts_follow_how_records_slope_within_a_cell():
@@ -61,8 +60,3 @@ def test_residuals_follow_from_one_release():
     with pytest.raises(dp.TemplateError):
         found.coverage(np.nan, 1.0)
     refused(dp.TemplateError, "probabilities", found.roc)
-
-
-def test_a_point_that_no_replicate_has_is_of_unknown_reach():
-    found = measures.curve(np.zeros(2), np.array([[0.5, 0.5], [np.nan, 0.4], [np.nan, 0.6]]), np.zeros(2))
-    np.testing.assert_array_equal(np.isnan(found.lower), [True, False])

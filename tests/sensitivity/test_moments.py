@@ -231,3 +231,15 @@ def test_records_of_a_person_may_be_alike():
     twice, people = {name: field[of] for name, field in data.items()}, dp.Privacy(1e4, 1e-6, unit="person", most=2)
     both = dp.coefficients(dp.statistics(learner, twice, people, RESIDUALS, seed=0, unit=of))
     assert both.standard_errors == pytest.approx(alone.standard_errors, rel=0.02)
+
+
+def test_saved_statistics_of_weighted_records_take_the_template_without_weights(tmp_path):
+    learner, data = (
+        dp.load("linear_regression", features=3),
+        linear_sums(np.full(4, 0.1), 300, np.random.default_rng(0)),
+    )
+    privacy = dp.Privacy(1e3, 1e-6, unit="person", most=2, keep="weights")
+    found = dp.statistics(learner, data, privacy, RESIDUALS, unit=np.arange(300) // 2)
+    found.save(tmp_path / "sums.json")
+    assert dict(dp.Statistics.load(tmp_path / "sums.json", template=learner).fit()).keys() == found.fit(learner).keys()
+    np.testing.assert_array_equal(dp.coefficients(found, learner).estimates, dp.coefficients(found).estimates)
