@@ -246,11 +246,9 @@ class AdditiveCost(Basic):
         alone = f"in which this release alone costs epsilon = {upward(self.epsilon(cost), 6)} ({item.known})"
         said = f" under {self.name} accounting, {alone}"
         if more <= left:
-            asked = bisect(
-                lambda e: self.fits(self.plus(sums, replace(item, event=Pure(e)))), 0.0, item.privacy.epsilon, 20
-            )
-            pure = isinstance(item.known, Pure)
-            smaller = f"an epsilon of {math.floor(asked[0] * 1e3) / 1e3:g} or less" if pure else "a smaller epsilon"
+            fits = lambda e: self.fits(self.plus(sums, replace(item, event=Pure(e))))  # noqa: E731
+            room = bisect(fits, 0.0, item.privacy.epsilon, 20)[0] if isinstance(item.known, Pure) else 0.0
+            smaller = f"an epsilon of {upward(-room, 3)[1:]} or less" if room else "a smaller epsilon"  # rounded down
             remedy = f". Ask for {smaller}, or use accounting='basic', which charges the stated epsilon"
             return said + remedy * (self.epsilon(cost) > item.privacy.epsilon)
         why = f"a truncation failure counts delta = {more:.3g}, and {left:.3g} of a tenth of delta remains for failures"

@@ -47,15 +47,15 @@ def test_ledgers_of_events_outlive_their_process(path):
         assert [(item.label, item.privacy, item.event) for item in again.entries] == [("a", Privacy(0.3, 1e-7), event)]
     for other in ("basic", "gaussian"):
         refused(TemplateError, r"accounting is 'renyi'.*cannot be changed", Budget, TOTAL, path, other)
-    with pytest.raises(
-        BudgetExceeded, match=r"Ask for an epsilon of 0\.\d+ or less, or use accounting='basic'"
-    ) as said:
-        Budget(Privacy(3.0, 1e-5), accounting="gaussian").spend(Privacy(1.0), "pure", Pure(1.0))
-    most = float(str(said.value).partition("an epsilon of ")[2].partition(" ")[0])
-    Budget(Privacy(3.0, 1e-5), accounting="gaussian").spend(Privacy(most), "pure", Pure(most))
-    refused(
-        BudgetExceeded, "or less", Budget(Privacy(3.0, 1e-5), accounting="gaussian").spend, Privacy(most + 2e-3), "pure"
-    )
+    for total, asked in ((3.0, 1.0), (1e-3, 9e-4)):
+        with pytest.raises(
+            BudgetExceeded, match=r"Ask for an epsilon of .* or less, or use accounting='basic'"
+        ) as said:
+            Budget(Privacy(total, 1e-5), accounting="gaussian").spend(Privacy(asked), "pure", Pure(asked))
+        most = float(str(said.value).partition("an epsilon of ")[2].partition(" ")[0])
+        Budget(Privacy(total, 1e-5), accounting="gaussian").spend(Privacy(most), "pure", Pure(most))
+        spend = Budget(Privacy(total, 1e-5), accounting="gaussian").spend
+        refused(BudgetExceeded, "or less", spend, Privacy(1.01 * most), "pure")
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert lines[0]["accounting"] == "renyi"
     assert lines[1]["event"]["kind"] == "composition"
