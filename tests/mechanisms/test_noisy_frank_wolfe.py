@@ -168,7 +168,7 @@ def planted(error, monkeypatch):
         monkeypatch.setattr(noisy_queries, "choice_weights", quieter)
     elif error == "a record twice":
         sums = VertexLooks._sums
-        monkeypatch.setattr(VertexLooks, "_sums", lambda self, look: sums(self, look) + sums(self, look))
+        monkeypatch.setattr(VertexLooks, "_sums", lambda self, *at, **of: sums(self, *at, **of) + sums(self, *at, **of))
     else:
         choose = Queries.choose
 
