@@ -48,7 +48,7 @@ def grid_ends(center: float, reach: float, lower: float, upper: float, count: in
     points = np.concatenate([even, bent, center + bent])
     if np.isfinite(lower) and np.isfinite(upper):
         points = np.concatenate([points, lower + (upper - lower) * np.linspace(0, 1, count // 2)[1:-1]])
-    points = np.unique(points + OFFSET * feature)
+    points = np.unique(points + OFFSET * min(feature, upper - lower))
     return np.asarray(points[(points > lower) & (points < upper)])
 
 

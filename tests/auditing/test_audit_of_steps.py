@@ -78,7 +78,7 @@ PLANTED = {
     "clip": (longer, ("gradients",)),
     "sums twice": (twice(engine, "block_sums"), ("gradients", "counts by length")),
     "people twice": (twice(engine, "person_sums"), ("gradients", "counts by length")),
-    "moments twice": (twice(private_looks, "moment"), ("second moment",)),
+    "moments twice": (twice(private_looks, "row_moment"), ("second moment",)),
     "lengths twice": (twice(private_looks, "length_counts"), ("lengths of rows",)),
     "rows not cut": (
         lambda m: m.setattr(exact_rows, "clipped_rows", lambda rows, *_: rows),
