@@ -28,7 +28,7 @@ from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Predict, Template, further_fields
 from dpconvex.numerics import RECORD_TOLERANCE
-from dpconvex.util.arguments import TEXT, instance, require
+from dpconvex.util.arguments import TEXT, instance, recast, require
 from dpconvex.util.arrays import Array, exact_array, frozen
 from dpconvex.util.markup import details, html_table, paragraph
 
@@ -121,7 +121,8 @@ class Release(Released, Mapping[str, Array]):
         self.check_paid()
         copied = {name: finite(name, value) for name, value in self.parameters.items()}
         require(copied, "Release: there is no parameter to release.")
-        labels = None if self.labels is None else tuple(self.labels)
+        with recast("Release: labels must be a list of the labels", TypeError, kind=TemplateError):
+            labels = None if self.labels is None else tuple(self.labels)
         self.__dict__.update(parameters=copied, source=json_source(self.source), labels=labels)
 
     __hash__ = object.__hash__  # a mapping of arrays has no useful equality, so a release is equal to itself alone

@@ -31,7 +31,8 @@ class Estimate(float):
 
     It is printed as undetermined if the interval is longer than `most`, such as from a useless model to a perfect one.
 
-    >>> Estimate(0.25, (0.2, 0.3)), estimate(np.full(3, np.nan)) (0.25 (0.2 to 0.3), undetermined)
+    >>> Estimate(0.25, (0.2, 0.3)), estimate(np.full(3, np.nan))
+    (0.25 (0.2 to 0.3), undetermined)
     """
 
     interval: tuple[float, float]

@@ -239,12 +239,19 @@ def test_queries_beyond_what_was_certified_are_refused():
     queries = Queries(1.0, np.random.default_rng(0))
     queries.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.8)
     queries.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.59)
-    refused(DPConvexError, "more queries", queries.noisy, np.zeros(3, dtype=np.int64), 10.0, 0.2)
+    refused(DPConvexError, "exceed the certified level", queries.noisy, np.zeros(3, dtype=np.int64), 10.0, 0.2)
 
 
 @pytest.mark.parametrize("sensitivity", [math.inf, math.nan, -1.0])
 def test_queries_without_a_finite_sensitivity_are_refused(sensitivity):
-    refused(DPConvexError, "more queries", Queries(1.0, None).noisy, np.zeros(1, dtype=np.int64), sensitivity, 0.5)
+    refused(
+        DPConvexError,
+        "exceed the certified level",
+        Queries(1.0, None).noisy,
+        np.zeros(1, dtype=np.int64),
+        sensitivity,
+        0.5,
+    )
 
 
 def test_levels_that_rounding_would_leave_out_of_their_sum_count():
@@ -298,4 +305,4 @@ def test_draws_have_the_law_of_the_weights():
 def test_choices_are_refused_beyond_what_was_certified():
     queries = Queries(0.3, seeded_generator(0))
     queries.choose(np.arange(4), np.arange(4), 1.0, 0.29, 2)
-    refused(DPConvexError, "more queries", queries.choose, np.arange(4), np.arange(4), 1.0, 0.1, 1)
+    refused(DPConvexError, "exceed the certified level", queries.choose, np.arange(4), np.arange(4), 1.0, 0.1, 1)
