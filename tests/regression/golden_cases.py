@@ -137,7 +137,7 @@ CASES = (
     on_iris("logistic, virginica", "logistic_regression", virginica, fits=(WEAK, Fit(ADD_REMOVE))),
     on_iris("Huber regression of petal width", "huber_regression", petal_width),
     on_iris("quantile regression of petal width", "quantile_regression", petal_width, {"quantile": 0.8}),
-    on_iris("ridge regression of petal width", "ridge_regression", petal_width, fits=(WEAK, DESCENT)),
+    on_iris("ridge regression of petal width", "ridge_regression", petal_width, {"bound": 1.0}, fits=(WEAK, DESCENT)),
     on_iris("robust location", "robust_location", lambda d: {"x": d.x}, fits=(WEAK, DESCENT)),
     on_iris("metric", "metric_learning", pairs, {"radius": 2.0}),
     on_original("logistic", "logistic_regression", signs, fits=(Fit(), OUTPUT, GAUSSIAN)),
