@@ -15,7 +15,7 @@ import numpy as np
 from dpconvex.accounting.budget import Budget, amount_text
 from dpconvex.certificates.text import meaning_text
 from dpconvex.data.schema import Schema
-from dpconvex.fitting.problem_files import load, problems
+from dpconvex.fitting.problem_files import load, options, problems
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.model.privacy import Privacy
@@ -179,10 +179,10 @@ def learnt_section(release: Release, shapes: Mapping[Any, Any], coefficients: Co
         yield table(head, cells[:SHOWN], (1, 2), drawn=(3,))
         if coefficients is None:
             yield '<p class="soft">Nobody released intervals of effects. Noise moves small effects, and their signs.</p>'
-        if note := missing_intercept(release):
-            yield warning(note)
         elif hidden:
             yield f'<p class="soft">Noise hides the curvature along these effects, which have no interval: {escape(hidden)}.</p>'
+        if note := missing_intercept(release):
+            yield warning(note)
     elif not shapes:
         shown = [(name, " × ".join(map(str, v.shape)) or "a number") for name, v in release.items()]
         yield table(["parameter", "shape"], shown)
@@ -206,7 +206,8 @@ def learnt_section(release: Release, shapes: Mapping[Any, Any], coefficients: Co
 def missing_intercept(release: Release) -> str:
     """Return a warning about effects of a shipped problem on a schema's features without an intercept, or an empty text."""
     name, schema = release.source[0] if release.source else "", release.schema
-    if name not in problems() or name.startswith("additive") or "b" in release or schema is None or schema.constant:
+    takes_one = name in problems() and "constant" in options(name) and not name.startswith("additive")
+    if not takes_one or "b" in release or schema is None or schema.constant:
         return ""
     said = "The fit has no intercept. Effects of columns stand for it, and their signs may be wrong."
     return f"{said} Fit with fit_intercept=True, or --set constant=0.5."
@@ -214,8 +215,8 @@ def missing_intercept(release: Release) -> str:
 
 def effect_unit(release: Release) -> tuple[float, str]:
     """Return the factor from units of the score to those of effects, and the name of the quantity they add to."""
-    schema, (name, options) = release.schema, release.source or ("", {})
-    learner = load(name, **options) if name in problems() else None
+    schema, (name, settings) = release.schema, release.source or ("", {})
+    learner = load(name, **settings) if name in problems() else None
     ratio, labels = learner.ratio if learner else "", schema.labels if schema else None
     if learner and functions_of(learner)["scaled"] and schema and schema.label_bounds and not ratio:
         low, high = schema.label_bounds
