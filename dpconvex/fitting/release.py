@@ -275,13 +275,8 @@ def functions_of(template: Template) -> dict[str, Any]:
     scaled = repr(template.record.fields.get("y")) == repr(Box(-1.0, 1.0))
     choices = {name: domain.values for name, domain in template.record.discrete.items()}
     only = next(iter(choices.values())) if len(choices) == 1 else None
-    told = {
-        "labels": choices.get("y", only),
-        "scaled": scaled,
-        "fields": fields_of(template, WEIGHT),
-        "choices": choices,
-    }
-    return {"source": template.source, **told, **named}
+    known = {"labels": choices.get("y", only), "choices": choices, "fields": fields_of(template, WEIGHT)}
+    return {"source": template.source, "scaled": scaled, **known, **named}
 
 
 def fields_of(template: Template, beside: str = "") -> str:

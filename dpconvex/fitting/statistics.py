@@ -340,11 +340,10 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     # Noise can make the sum of squares small or negative; the deviation of its noise is a lower limit.
     least = 2 * noisy.deviation * float(np.linalg.norm(noisy.value_map(theta)))
     variance = max(squares, least) / max(count - len(q), 1.0)
-    # A person's residuals may be alike, as of evaluations.
-    of_noise, of_residuals = (
-        inverse @ covariance @ inverse,
-        variance * statistics.certificate.privacy.person.weight * inverse,
-    )
+    of_noise = inverse @ covariance @ inverse
+    of_residuals = (
+        statistics.certificate.privacy.person.weight * variance * inverse
+    )  # a person's residuals may be alike
     estimates, deviation = theta - inverse @ bias, float(np.sqrt(variance))
     paid: Any = {"not_private_because": statistics.not_private_because, "learnt": statistics.learnt}
     both = of_noise + of_residuals

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,7 @@ class Cells:
     @cached_property
     def rulers(self) -> dict[str, tuple[float, ...]]:
         """The knots on the scale of sharing: the number itself, or its signed square."""
-        return {name: tuple(k * abs(k) for k in own) if name in SQUARED else own for name, own in self.knots.items()}
+        return {name: tuple(on_ruler(name, k) for k in own) for name, own in self.knots.items()}
 
     @cached_property
     def count_knots(self) -> tuple[float, ...]:
@@ -124,7 +125,12 @@ class Cells:
     @property
     def noisy(self) -> int:
         """The number of released counts."""
-        return self.groups * sum(math.prod(self.tables[name]) - own.start for name, own in self.released.items())
+        return sum(self.num_released.values())
+
+    @property
+    def num_released(self) -> dict[str, int]:
+        """The number of released counts of each table, for all groups."""
+        return {name: self.groups * (math.prod(self.tables[name]) - own.start) for name, own in self.released.items()}
 
     @property
     def edges(self) -> Array:
@@ -155,8 +161,7 @@ class Cells:
 
     def deviation(self, scale: float) -> float:
         """Return the standard deviation of the noise on the sum of the first table's counts."""
-        name, own = next(iter(self.released.items()))
-        size = self.groups * (math.prod(self.tables[name]) - own.start)
+        name, size = next(iter(self.num_released.items()))
         return scale / self.weights[name] * math.sqrt(2 * size)
 
     def sums(self, counts: dict[str, Indices]) -> Array:
@@ -178,8 +183,7 @@ class Cells:
         """Estimate counts, (1 + replicates, 1 + groups, *cells), by least squares; replicates resample records and noise."""
         rng, found, start = np.random.default_rng(0), {}, 0
         for name, own in self.released.items():
-            cells, weight = math.prod(self.tables[name]), self.weights[name]
-            size = self.groups * (cells - own.start)
+            weight, size = self.weights[name], self.num_released[name]
             noisy = sums[start : start + size].reshape(self.groups, -1) / weight
             start += size
             several, sizes = [], np.maximum(noisy.sum(axis=1), 1.0)
@@ -234,6 +238,11 @@ def bounded_tails(name: str, noisy: Array, total: Array, spread: float, knots: A
         held = on_simplex(np.where(seen, -1e18, noisy), np.maximum(np.where(seen, 0.0, noisy).sum(axis=1), 0.0))
     held *= np.minimum(1.0, most.T / np.maximum(held @ member, 1e-9))[:, side]
     return np.where(seen, noisy, held)
+
+
+def on_ruler(name: str, number: Any) -> Any:
+    """Return numbers on the scale on which the knots of a table share them: as they are, or as signed squares."""
+    return number * abs(number) if name in SQUARED else number
 
 
 def on_simplex(values: Array, total: Array) -> Array:

@@ -138,11 +138,9 @@ def evaluate(
     call.check()
     fewest = math.ceil(WITHIN * counter.cells.deviation(noise.scale / counter.largest))
     if not protected and call.size < fewest and seed is None:
-        said = (
-            f"noise at {privacy} outweighs {call.size:,} records, so results are mostly noise: take {fewest:,} or more"
-        )
+        said = f"noise at {privacy} outweighs {call.size:,} records, so results are mostly noise"
         fewer = "" if asked or counter.survives else ', or measures=("error",)'
-        warn(f"evaluate: {said}, or a larger epsilon{fewer}.")
+        warn(f"evaluate: {said}: take {fewest:,} or more, or a larger epsilon{fewer}.")
     call.pay(Pure(paid.epsilon))
     batch = call.cut(call.batch())
     people = batch.size if call.people is None else call.people.size

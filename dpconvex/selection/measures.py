@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit, xlogy
 
-from dpconvex.mechanisms.cell_counts import CLEAR, Cells
+from dpconvex.mechanisms.cell_counts import CLEAR, Cells, on_ruler
 from dpconvex.util.arguments import FRACTION, number_in, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
@@ -221,11 +221,6 @@ def lengths(knots: Sequence[float]) -> Array:
     return np.abs(knots) + at_knots(np.diff(knots) ** 2 / (6 * np.abs(np.add(knots[1:], knots[:-1]))))
 
 
-def squares(values: ArrayLike) -> Array:
-    """Return squares with the signs of the numbers, which share numbers between knots."""
-    return np.asarray(values * np.abs(values))
-
-
 def entropy_bends(knots: Array, whole: bool) -> Array:
     """Return the increase of y log y by sharing between knots; 0 for integers at knots that are at most 1 apart."""
     value, below = xlogy(knots, knots), xlogy(knots**2 / 2, knots) - knots**2 / 4
@@ -306,14 +301,10 @@ def survival_pairs(died: Array, censored: Array, edges: Array) -> tuple[Array, A
     return agreed, (died.sum(axis=2) * later.sum(axis=2)).sum(axis=1)
 
 
-def cumulated(table: Array, knots: Array, on: Array) -> tuple[Array, Array]:
-    """Return places between knots, and the likeliest number of records below each (Richardson and Lucy).
-
-    Knots share records by their distances `on` a ruler: of the numbers, or of their squares with signs.
-    """
+def cumulated(name: str, table: Array, knots: Array) -> tuple[Array, Array]:
+    """Return places between knots, and the likeliest number of records below each (Richardson and Lucy)."""
     places = np.interp(np.arange(FINER * (len(knots) - 1) + 1) / FINER, np.arange(len(knots)), knots)
-    far = middles(places)
-    hats = hats_of(on, far if np.array_equal(on, knots) else squares(far))
+    hats = hats_of(on_ruler(name, knots), on_ruler(name, middles(places)))
     even = hats * np.diff(places)[:, None]
     found = table @ (even / even.sum(axis=0)).T
     for _ in range(SWEEPS):
@@ -333,10 +324,10 @@ def unblurred(cells: Cells, name: str, table: Array, read: Callable[[Array, Arra
     records between them exactly.  Its change, beyond chance, bounds the blur.
     """
     known, on = np.array(cells.knots[name]), np.array(cells.rulers[name])
-    found, apart = read(*cumulated(table, known, on)), [0.0]
+    found, apart = read(*cumulated(name, table, known)), [0.0]
     for first in (1, 2):
         kept = np.unique([0, *range(first, len(known), 2), len(known) - 1])
-        moved = read(*cumulated(table @ hats_of(on[kept], on), known[kept], on[kept])) - found
+        moved = read(*cumulated(name, table @ hats_of(on[kept], on), known[kept])) - found
         apart.append(float(moved[0] ** 2 - moved[1:].var()))
     return found, float(np.sqrt(max(apart)))
 

@@ -16,7 +16,7 @@ from dpconvex.data.domains import Box, Choice, Domain
 from dpconvex.data.record import Record
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.fitting.release import Release
-from dpconvex.mechanisms.cell_counts import ALIVE, FAINT, LIKELY, PARTS, PREDICTIONS, ROUGHLY, SCORES, SQUARED, Cells
+from dpconvex.mechanisms.cell_counts import ALIVE, FAINT, LIKELY, PARTS, PREDICTIONS, ROUGHLY, SCORES, Cells, on_ruler
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import further_fields
@@ -203,7 +203,7 @@ class RecordCounter:
         for name in self.cells.tables:
             start = cell(PREDICTIONS, said) * len(ROUGHLY) if name == "by_prediction" else 0
             far = known.get(name, apart)
-            shared = knots(self.cells.rulers[name], far * abs(far) if name in SQUARED else far, steps)
+            shared = knots(self.cells.rulers[name], on_ruler(name, far), steps)
             found.append({start + place: count for place, count in shared.items()})
         return found
 

@@ -71,10 +71,8 @@ class AbstractInterpreter:
         name, source = (atom.name, atom.source) if curved else ("non-negative combination", "sums and scalings")
         low, high = entry_ends(entries)
         check_finite(low, high, expression)
-        ends = {
-            "least value": low.min(initial=np.inf),
-            "largest value": high.max(initial=-np.inf),
-        }  # there may be no entries
+        # There may be no entries.
+        ends = {"least value": low.min(initial=np.inf), "largest value": high.max(initial=-np.inf)}
         claims = {name: float(end) for name, end in ends.items() if np.isfinite(end)}
         return entries, Step(name, expression, claims, source, children)
 
