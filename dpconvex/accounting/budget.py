@@ -11,7 +11,7 @@ from typing import Any, Self
 from dpconvex.accounting import file_ledger
 from dpconvex.accounting.composition import Amount, Basic, Entry, Total, rule_of, tail_counts, tails_delta, totals
 from dpconvex.accounting.database_ledger import DatabaseLedger, is_address
-from dpconvex.accounting.events import Event, Gaussian, Tail, event_of
+from dpconvex.accounting.events import Approximate, Event, Gaussian, Tail, event_of
 from dpconvex.accounting.file_ledger import FileLedger
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
@@ -334,10 +334,12 @@ def charge_schema(budget: Budget | None, learnt: Learnt | None) -> None:
 def schema_cost(learnt: Learnt) -> tuple[Privacy, Event]:
     """Return the guarantee and the event of a learnt schema.  Raise if the event costs more, or much less."""
     promise, event = build(Privacy, learnt.privacy, where="the cost of the schema"), event_of(learnt.event)
-    lost = tails_delta(sum(count * probability for probability, count in tail_counts(event)), promise.epsilon)
+    mu, lost = event.level()
+    lost += tails_delta(sum(count * probability for probability, count in tail_counts(event)), promise.epsilon)
     rare = RARE * promise.delta + grid_loss(promise.epsilon)
-    spent = gaussian_delta(promise.epsilon, event.level()[0]) + lost
-    most = all(isinstance(leaf, Gaussian | Tail) for leaf in event.leaves()) and lost <= rare * (1 + TAIL_SLACK)
+    spent = gaussian_delta(promise.epsilon, mu) + lost
+    kinds = {leaf.epsilon if isinstance(leaf, Approximate) else type(leaf) for leaf in event.leaves()}
+    most = kinds <= {Gaussian, Tail, 0.0} and lost <= rare * (1 + TAIL_SLACK)
     if not (most and 0.999 * promise.delta <= spent <= promise.delta * (1 + TAIL_SLACK)):
         other = "more" if spent > promise.delta else "less"
         raise TemplateError(f"the schema states a cost of {promise}, its event costs {other}; learn the schema again.")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dpconvex.accounting.budget import RARE, Budget, charge, charge_schema
-from dpconvex.accounting.events import Composition, Gaussian, Tail
+from dpconvex.accounting.events import Approximate, Composition, Gaussian, Tail
 from dpconvex.data import tables
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.draft import MANY
@@ -237,7 +237,7 @@ def counting_plan(
 ) -> tuple[float, float, dict[str, float], Composition]:
     """Return the level of all counts, the tail probability for one column's levels, the columns' shares, and the event."""
     stable = sum(kind in (None, CATEGORY) for kind in kinds.values())
-    lost = RARE * privacy.delta / (1 + math.exp(min(privacy.epsilon, 700.0))) * (1 - 1e-9)
+    lost = RARE * privacy.delta * (1 - 1e-7)  # less than the share of a ledger with the same delta
     level = total_level(privacy.part(privacy.epsilon, privacy.delta * (1 - RARE * bool(stable))))
     weights = {name: TARGET if name == label else 1.0 for name in kinds}
     rest = (1 - COUNTING * (size is None)) / sum(weights.values())
@@ -247,7 +247,7 @@ def counting_plan(
         why = f"noise hides {len(kinds)} columns of fewer than {math.ceil(needed)} records, and there are {size}"
         remedy = "ask for a larger epsilon, ignore columns, or declare what is public of them (known=)"
         raise NotPrivate(f"learn_schema: {why}; nothing was spent", privacy, remedy)
-    parts = (Gaussian(level * (1 + NORM_SLACK)), Tail(GRID_LOSS), *([Tail(lost)] if stable else []))
+    parts = (Gaussian(level * (1 + NORM_SLACK)), Tail(GRID_LOSS), *([Approximate(0.0, lost)] if stable else []))
     return level, lost / (max(stable, 1) * privacy.most), shares, Composition(parts)
 
 

@@ -25,6 +25,14 @@ def test_too_few_records_are_refused_before_anything_is_paid():
     assert not budget.entries
 
 
+@pytest.mark.parametrize("accounting", ["basic", "gaussian", "renyi"])
+def test_a_ledger_has_room_for_a_schema_of_its_own_delta(accounting):
+    """Rare levels counted 1 + exp(total epsilon) times, so a schema at a fifth of the ledger's delta was refused."""
+    budget = dp.Budget(dp.Privacy(3.0, 1e-5), accounting=accounting)
+    dp.learn_schema(table_of(2000), dp.Privacy(1.0, 1e-5), label="cost", budget=budget)
+    assert len(budget.entries) == 1
+
+
 @pytest.mark.parametrize("rows", [0, 40])
 def test_where_their_number_is_protected_noise_refuses_them(rows):
     budget = dp.Budget(dp.Privacy(3.0, 1e-5, "add-remove"))
