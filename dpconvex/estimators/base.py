@@ -102,6 +102,7 @@ class Private(BaseEstimator):
     models_probabilities: ClassVar[bool] = False
     # The learner's own constant term that replaces an intercept, such as "a threshold"; empty if there is none.
     own_constant: ClassVar[str] = ""
+    maps_features: ClassVar[bool] = False  # whether `_features` depends on options
     # Why `save` is not available; empty if it is.
     unsaved: ClassVar[str] = ""
     # Docstring example of classes without an own example; {name} is the name of the class.
@@ -267,7 +268,7 @@ class Private(BaseEstimator):
         known = [vars(self).get(n) for n in ("schema_", "encoder_", "bounds", "_learnt")]
         label, learnt = f"fit {type(self).__name__}", learnt_cost(known)
         template, schema = self.template(self.n_features_in_), vars(self).get("schema_") or vars(self).get("encoder_")
-        maps = type(self)._features is not Private._features or getattr(self, "encoder", None) is not None
+        maps = self.maps_features or getattr(self, "encoder", None) is not None
         if schema is not None and not maps and not self.clip:
             check_inside(schema, template.record.fields["x"], "x")
         charge_schema(self.budget, learnt)
@@ -290,8 +291,7 @@ class Private(BaseEstimator):
         path : str or path
             Such as ``model.npz``.
         schema : Schema, optional
-            Schema that encoded the features and labels of the fit; by default that of the `SchemaEncoder` in the pipeline,
-            or that of the partitions.
+            Schema of the features and labels of the fit; by default that of the pipeline's `SchemaEncoder` or of partitions.
         """
         require(not self.unsaved, f"save: {self.unsaved}; save release_, and use it in Python.")
         release, encoder = self._released(), getattr(self, "encoder_", None)

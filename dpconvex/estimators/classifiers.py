@@ -212,7 +212,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         return super()._ways() | {"clustering": NoisyKMeans(rounds=self.rounds), "share": self.share}
 
 
-class KernelSVC(PrivateClassifier, problem="kernel_svm"):
+class KernelSVC(PrivateClassifier, problem="kernel_svm", maps_features=True):
     """Fit a kernel support vector machine for two classes on random Fourier features: `problems/kernel_svm.py`.
 
     Mapped records have length 1 for any `radius`.

@@ -124,6 +124,7 @@ def as_candidate(
         records, width = model._records(data[features], data[label], **more), np.shape(data[features])[1:]
     template = model.template(model.n_features_in_)
     record = template.record.fields
+    width = np.shape(records["x"])[1:] if estimator.maps_features and not parted else width
     require(set(record) == {"x", "y"} and getattr(record["x"], "shape", None) == width, said)
     learnt = getattr(getattr(model, "bounds", None), "learnt", None)
     known = origin_of(*origins(data)).learnt
@@ -131,4 +132,4 @@ def as_candidate(
     require(learnt is None or learnt in known, f"{said}, so that its cost is left out. Encode them by this schema.")
     model._again = is_uncounted(model) and note_fit(data if parted else data[features]) > 0
     warn_of_refit(model, records if parted else data)
-    return model, template, records if parted else {**data, label: records["y"]}
+    return model, template, records if parted else {**data, features: records["x"], label: records["y"]}

@@ -261,10 +261,11 @@ class FitJob:
         with self.told():
             return annotated(run(fit, data, self.backend, source, self.options.clip, people or self.people), self.data)
 
-    def batch(self, record: Record | None = None) -> Batch:
-        """Return the checked records, after the charge; an error about values states the cost."""
+    def batch(self, record: Record | None = None, changes: Mapping[str, Any] | None = None) -> Batch:
+        """Return the checked records, with columns changed, after the charge; an error about values states the cost."""
+        data = {**self.data, **changes} if changes else self.data
         with self.told():
-            return (record or self.record).validate(self.data, clip=self.options.clip, empty=True)
+            return (record or self.record).validate(data, clip=self.options.clip, empty=True)
 
     @contextmanager
     def told(self) -> Iterator[None]:

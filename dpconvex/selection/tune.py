@@ -1,11 +1,10 @@
 """Private tuning: fit candidates and choose one by its errors, under one guarantee (docs/theory.md, section 8)."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from itertools import product
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,11 +16,9 @@ from dpconvex.certificates.derivation import Derivation
 from dpconvex.certificates.integer_noise import IntegerNoise, laplace_count, perturb
 from dpconvex.certificates.text import ONE_RUN, PARTS, RECORDS, RUNS
 from dpconvex.data.batch import Batch
-from dpconvex.data.domains import Box
-from dpconvex.data.partitions import Partitions
-from dpconvex.data.record import columns_of, num_records
-from dpconvex.errors import DomainError, shorten
-from dpconvex.fitting.release import Release, functions_of
+from dpconvex.data.record import num_records
+from dpconvex.errors import DomainError
+from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import CertifiedFit, FitOptions
 from dpconvex.mechanisms.base import Mechanism
@@ -30,9 +27,10 @@ from dpconvex.model.privacy import Privacy, calibration, check_privacy, remainin
 from dpconvex.model.template import Template
 from dpconvex.noise.discrete import measurement
 from dpconvex.noise.samplers import NoiseSource
+from dpconvex.selection.candidates import named_templates, trial_release
 from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.selection.sweep import calibrate_together
-from dpconvex.util.arguments import instance, one_of, require
+from dpconvex.util.arguments import instance, require
 from dpconvex.util.runtime import in_order, quietly
 
 # Share of epsilon for the choice among fits on all of the data.
@@ -96,6 +94,7 @@ def tune(
         Public: fixed without looking at the data.  All need the same record (fields, domains and labels) and a `predict` that
         treats every record alone.  A scikit-learn estimator of this package represents the template that it fits under this
         guarantee, and takes targets in the units of its `bounds`.  Options that `tune` takes, such as `epsilon`, raise an error.
+        Each `KernelSVC` maps the features by its own frequencies.
     grid : mapping of str to sequence, optional
         For one estimator: values of its options.  All combinations are candidates.
     privacy : Privacy
@@ -124,7 +123,7 @@ def tune(
     """
     check_privacy("tune", privacy, units=True)
     options = FitOptions(mechanism, None, backend, size, clip, budget, "tune", seed, workers, unit, units=True)
-    named, models, data = named_templates(candidates, grid, data, features, label, privacy, options)
+    named, models, data, columns = named_templates(candidates, grid, data, features, label, privacy, options)
     names, templates = list(named), list(named.values())
     call = FitJob(data, privacy, templates, options)
     count, choice, plan, part = len(named) + 1, privacy, None, None
@@ -137,24 +136,26 @@ def tune(
         ways = list(plan.fits)
     call.check(*ways)
     call.pay(None if plan is None else plan.event)
-    batch = call.cut(call.batch())
+    batches = [call.cut(batch) for batch in batches_of(call, features, columns)]
     said = "the number of records changed; data must not change while they are fitted."
-    require(part is None or batch.size == len(part), said, DomainError)
+    require(part is None or batches[0].size == len(part), said, DomainError)
 
-    def of_part(k: int) -> tuple[Batch, dict[str, Any]]:
+    def of_part(batch: Batch, k: int) -> tuple[Batch, dict[str, Any]]:
         """Return the records of one part (all records without a split), and their people if the guarantee has a unit."""
         rows = np.ones(batch.size, dtype=bool) if part is None else part == k
         mine = {} if call.people is None else {"people": call.people.chosen(rows)}
         return batch if part is None else batch.chosen(rows), mine
 
     def fitted(k: int, source: NoiseSource) -> Release:
-        mine, whose = of_part(k)
+        mine, whose = of_part(batches[k], k)
         return call.run(ways[k], mine, source, **whose)
 
     tasks = (partial(fitted, k, call.source.next()) for k in range(len(ways)))
-    releases, (held_out, _) = list(in_order(tasks, workers or 1, "fits")), of_part(len(ways))
-    every = (RecordCounter(call.record, item, features, label, privacy) for item in releases)
-    wrong = [Fraction(errors.mistakes(held_out), errors.moved) for errors in every]
+    releases = list(in_order(tasks, workers or 1, "fits"))
+    wrong = []
+    for batch, template, release in zip(batches, call.templates, releases, strict=True):
+        errors = RecordCounter(template.record, release, features, label, privacy)
+        wrong.append(Fraction(errors.mistakes(of_part(batch, len(ways))[0]), errors.moved))
     best = select(wrong, choice.epsilon, privacy.adjacency, call.source.seeded)
     certificate: Any = releases[best].certificate or ways[best].certificate
     shares = {"fits": float(len(ways)), "records": float(call.size), "epsilon of the choice": choice.epsilon}
@@ -217,9 +218,9 @@ def tune_repeated(
     law = repetitions if repetitions is not None else Repetitions()
     instance(Repetitions).check("tune_repeated", repetitions=law)
     options = FitOptions(mechanism, None, backend, size, clip, budget, "tune_repeated", seed, workers, unit, units=True)
-    named, models, data = named_templates(candidates, grid, data, features, label, privacy, options)
+    named, models, data, columns = named_templates(candidates, grid, data, features, label, privacy, options)
     call = FitJob(data, privacy, list(named.values()), options)
-    scores = {n: RecordCounter(call.record, trial_release(t), features, label, privacy) for n, t in named.items()}
+    scores = {n: RecordCounter(t.record, trial_release(t), features, label, privacy) for n, t in named.items()}
     pairs = zip(named, call.templates, strict=True)
     plans = {n: repetition_plan(template, privacy, law, call.size, options, scores[n].moved) for n, template in pairs}
     call.check(*(fit for fit, *_ in plans.values()))
@@ -228,12 +229,12 @@ def tune_repeated(
     source, names = call.source, list(named)
     count = law.draw(source.seeded)
     call.pay()
-    batch = call.batch()
+    batches = dict(zip(named, batches_of(call, features, columns), strict=True))
 
     def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
         fit, noise, _ = plans[name]
-        release = call.run(fit, batch, own)
-        wrong = replace(scores[name], release=release).mistakes(call.cut(batch))
+        release = call.run(fit, batches[name], own)
+        wrong = replace(scores[name], release=release).mistakes(call.cut(batches[name]))
         return int(perturb(np.array([float(wrong)]), noise, own.seeded)[0]), name, release
 
     tasks = (partial(repetition, names[int(source.rng.integers(len(names)))], source.next()) for _ in range(count))
@@ -249,6 +250,15 @@ def outcome(
     if (model := models[name]) is not None:
         model.release_ = found
     return Tuning(name, found, found.spent if found.private else None, mistakes, model)
+
+
+def batches_of(call: FitJob, features: str, columns: Sequence[Any]) -> list[Batch]:
+    """Return the checked records of each candidate; candidates without a feature map of their own (None) share them."""
+    made: dict[int, Batch] = {}
+    for template, column in zip(call.templates, columns, strict=True):
+        if id(column) not in made:
+            made[id(column)] = call.batch(template.record, {} if column is None else {features: column})
+    return [made[id(column)] for column in columns]
 
 
 def assign_parts(call: FitJob, count: int) -> tuple[NDArray[Any], list[int]]:
@@ -318,76 +328,3 @@ def certificate_of_choice(
         assumptions=(*fit.assumptions, ALONE),
         advice=(*fit.advice, told),
     )
-
-
-# Candidates
-
-
-def named_templates(
-    candidates: Any, grid: Any, data: Any, features: str, label: str, privacy: Privacy, options: FitOptions
-) -> tuple[dict[str, Template], dict[str, Any], Any]:
-    """Return the candidates by name, their estimators, and the data in the estimators' units.
-
-    Raise if the mistakes of a candidate cannot be counted, or if candidates declare different records.
-    """
-    columns_of(data)
-    several = isinstance(candidates, Iterable) and not hasattr(candidates, "get_params")
-    said = "tune: pass several templates or estimators, or one estimator with a grid, as "
-    said += "tune(LogisticRegression(), data, privacy, grid={'regularization': [1e-4, 1e-2]})."
-    require(several != (grid is not None), said)
-    every = candidates if several else grid_candidates(candidates, grid)
-    given = every if isinstance(every, Mapping) else {str(k): c for k, c in enumerate(every)}
-    asked = vars(options) | vars(privacy)
-    found = {name: template_of(name, one, data, features, label, asked, grid or ()) for name, one in given.items()}
-    require(found, "tune: there is no candidate to choose from.")
-    first, reference = next(iter(found.items()))
-    for name, (_, template, _) in found.items():
-        counter = RecordCounter(template.record, trial_release(template), features, label, Privacy(1.0))
-        counter.check("tune", strict=False)
-        lacks = "declares no predict" if template.predict is None else "predicts more than one value"
-        said = f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted."
-        require(template.predict is not None and not counter.survives, said)
-        alike = domains(*found[name]) == domains(*reference)
-        require(alike, f"tune: candidates {first!r} and {name!r} declare different records; use the same domains.")
-    apart = {repr(template.source) if template.source else id(template) for _, template, _ in found.values()}
-    said = f"tune: candidates of the grid {shorten(str(grid))} are the same fit"
-    require(several or len(apart) == len(found), f"{said}: leave out what changes nothing.")
-    models = {name: model for name, (model, *_) in found.items()}
-    return {name: template for name, (_, template, _) in found.items()}, models, reference[-1]
-
-
-def trial_release(template: Template) -> Release:
-    zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
-    return Release(zeros, not_private_because="of no data", **functions_of(template))
-
-
-def grid_candidates(estimator: Any, grid: Any) -> dict[str, Any]:
-    """Return copies of an estimator, one for each combination of option values in the grid."""
-    options = estimator.get_params(deep=False) if hasattr(estimator, "get_params") else {}
-    known = f"options of an estimator ({', '.join(options) or 'which has get_params'})"
-    said = f"tune: grid must map {known} to lists of values, not be {grid!r} of {estimator!r:.60}."
-    require(isinstance(grid, Mapping) and set(grid) <= set(options), said)
-    settings = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    made = [type(estimator)(**{**options, **one}) for one in settings]
-    names = (", ".join(f"{option}={value!r}" for option, value in one.items()) for one in settings)
-    return dict(zip(names, made, strict=True))
-
-
-def template_of(
-    name: str, candidate: Any, data: Any, features: str, label: str, asked: Mapping[str, Any], varied: Collection[str]
-) -> tuple[Any, Template, Any]:
-    """Return a candidate's estimator (None for a template), its template, and the data in its units."""
-    if isinstance(candidate, Template):
-        return None, candidate, data
-    build: Any = getattr(candidate, "candidate", None)
-    require(callable(build), f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
-    if not isinstance(data, Partitions):
-        one_of(data.keys()).check("tune", features=features, label=label)
-    return cast(tuple[Any, Template, Any], build(data, features, label, asked, varied))
-
-
-def domains(model: Any, template: Template, _: Any) -> list[Any]:
-    """Return the bounds of the target that are scaled to [-1, 1], and the domains of all fields."""
-    ends = model._interval() if hasattr(model, "_interval") else (-1.0, 1.0)
-    fields = template.record.fields.items()
-    return [ends, *((n, (d.lower.tolist(), d.upper.tolist()) if isinstance(d, Box) else d) for n, d in fields)]

@@ -173,6 +173,7 @@ OTHERS = {
     **{"seed": 0, "classes": ("n", "y"), "width": 0.2, "competitors": "summed", "learner": None},
     **{"bounds": (-2, 5), "bound": 2.0, "threshold": 0.1, "quantile": 0.2, "confidence": 0.9, "alpha": 0.1},
     **{"exposure": 2.0, "weight": 2.0, "power": 1.2},
+    **{"components": 3, "kernel": "laplace", "gamma": 2.0, "feature_seed": 5},
 }
 KINDS = [k for k in [*vars(classifiers).values(), *vars(regressors).values(), *vars(counts).values()] if is_learner(k)]
 
@@ -188,7 +189,7 @@ def test_every_option_of_an_estimator_is_part_of_its_template_or_refused(kind):
     def candidate(**options):
         return kind(**usual | options).candidate(columns, "x", "y", asked, ())
 
-    if kind in (dp.KernelSVC, dp.LargeMarginGaussianMixture, dp.MetricLearner):
+    if kind in (dp.LargeMarginGaussianMixture, dp.MetricLearner):
         refused(dp.TemplateError, "maps features first", candidate)
         return
     for item in fields(kind):
@@ -227,6 +228,20 @@ def test_regressors_are_chosen_in_the_units_of_their_bounds(choose, kind, varied
     np.testing.assert_allclose(found.release.predict(x).clip(-1, 1), found.model.predict(x) / 30_000 - 1, atol=1e-9)
     parts = dp.Partitions([{"x": x[:2000], "y": y[:2000]}, {"x": x[2000:], "y": y[2000:]}])
     np.testing.assert_allclose(choose(kind(bounds=(0, 60_000)), parts, **given).model.coef_, found.model.coef_)
+
+
+def test_learners_with_feature_maps_are_candidates():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-0.7, 0.7, (3000, 2))
+    columns, promise = {"x": x, "y": (np.linalg.norm(x, axis=1) > 0.5).astype(int)}, dp.Privacy(9.0, 1e-5)
+    found = dp.tune(dp.KernelSVC(), columns, promise, grid={"gamma": [1e-3, 5.0], "components": [20, 40]}, seed=0)
+    assert found.model.gamma == 5.0
+    assert np.mean(found.model.predict(x) == columns["y"]) > 0.9
+    kinds = {"linear": dp.LogisticRegression(), "kernel": dp.KernelSVC(gamma=5.0)}
+    for names in (["linear", "kernel"], ["kernel", "linear"]):
+        assert dp.tune({name: kinds[name] for name in names}, columns, promise, seed=0).choice == "kernel"
+    many = dp.Repetitions(mean=9)
+    assert tune_repeated(kinds, columns, promise, repetitions=many, seed=0).choice in kinds
 
 
 RANGES = dp.Schema({"a": (-1, 1), "b": (-1, 1)}, label="y", label_bounds=(0, 60))
