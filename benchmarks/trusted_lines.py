@@ -30,7 +30,7 @@ LEFT_OUT = words(
 )
 # Adaptive steps get sums with noise through one door.  Any function of one record and of public numbers may be summed: files that
 # read the loss, and what they and the steps call, are public.  What computes slopes, record by record, is counted.
-DOOR = "sums/private_looks.py"
+DOOR = "sums/private_queries.py"
 PUBLIC = words(
     "expressions/expansion.py optim/ sets/ sensitivity/ model/template.py fitting/problem_files.py sums/translation.py"
 )

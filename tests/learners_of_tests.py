@@ -12,7 +12,7 @@ import numpy as np
 
 import dpconvex as dp
 from dpconvex.fitting import adaptive
-from dpconvex.mechanisms.noisy_queries import NORM_SLACK, Queries, choice_weights
+from dpconvex.mechanisms.noisy_queries import NORM_SLACK, QueryNoise, choice_weights
 from dpconvex.noise.gaussian import GRID_VARIANCE
 
 # Where 700 records are cut: partitions of very different sizes, and one without records.
@@ -81,7 +81,7 @@ def options_of(name):
     return inspect.signature(problem_file(name)).parameters
 
 
-class Told(Queries):
+class Told(QueryNoise):
     """Queries whose answers and choices are noted, with sums and scales; or, for another data set, repeated."""
 
     answers = seen = ()
@@ -109,7 +109,7 @@ def lost_at_answers(monkeypatch, fit, *neighbours):
         asked[-1].answers = asked[0].seen
         return asked[-1]
 
-    monkeypatch.setattr(adaptive, "Queries", queries)
+    monkeypatch.setattr(adaptive, "QueryNoise", queries)
     first, second = map(fit, neighbours)
     assert all((second[name] == value).all() for name, value in first.items())  # a function of the answers
     loss = square = 0.0

@@ -16,12 +16,12 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.batch import Batch
 from dpconvex.errors import DPConvexError
 from dpconvex.fitting.adaptive import in_own_fields
-from dpconvex.mechanisms.noisy_queries import Queries, choice_weights, clip_sums
+from dpconvex.mechanisms.noisy_queries import QueryNoise, choice_weights, clip_sums
 from dpconvex.noise.discrete import GAUSSIAN
 from dpconvex.noise.gaussian import GRID_VARIANCE
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores
-from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
+from dpconvex.sums.private_queries import PrivateQueries, VertexQueries
 from dpconvex.util.arrays import Array, Indices
 
 PARTS = (
@@ -37,7 +37,7 @@ STEEP = 60.0  # Factor on parameters for curvatures and counts of roots: some lo
 FAR = 1000.0  # Sensitivity of the query for noise that is drawn
 
 
-class Watched(Queries):
+class Watched(QueryNoise):
     """Queries that add no noise, and record sums with the scale of their noise, or the log weights of choices."""
 
     def __init__(self, most: float) -> None:
@@ -66,36 +66,36 @@ class Adversary:
 
     def asked(self, part: str, batch: Batch, people: Indices | None, times: int) -> list[tuple[float, Any]]:
         """Return pairs (scale of the noise, exact sums) of all queries, asked `times` times or until one is refused."""
-        queries, level = Watched(self.certificate.settings["level"]), self.level
+        noise, level = Watched(self.certificate.settings["level"]), self.level
         _, batch = in_own_fields(self.form, batch)
-        known = self.scores, batch, self.certificate.privacy, queries
+        known = self.scores, batch, self.certificate.privacy, noise
         if part == CHOICE:
             reach = np.ones((2, len(self.scores.features), self.scores.shape[1]))
-            ask: Callable[[], Any] = partial(VertexLooks(*known).choose, self.table, SMALL, reach, level, 1)
+            ask: Callable[[], Any] = partial(VertexQueries(*known).choose, self.table, SMALL, reach, level, 1)
         else:
-            looks = PrivateLooks(*known, people)
-            looks.set_metric(np.eye(self.scores.shape[0]))
-            longest = math.sqrt(looks.rows.squared_norm(self.scores.radius)) * looks.rows.grid
+            queries = PrivateQueries(*known, people)
+            queries.set_metric(np.eye(self.scores.shape[0]))
+            longest = math.sqrt(queries.rows.squared_norm(self.scores.radius)) * queries.rows.grid
             table = self.table * (STEEP if part in ("curvatures", "counts of roots") else 1)
-            look, vectors = partial(looks.look, table, SMALL, longest), partial(looks.vectors, table)
+            query, vectors = partial(queries.query, table, SMALL, longest), partial(queries.vectors, table)
             if part == "second moment of cut rows":
-                looks.clip_rows(longest / 4)
+                queries.clip_rows(longest / 4)
             asks: dict[str, Callable[[], Any]] = {
-                "gradients": partial(look, level=level),
-                "counts by length": partial(look, edges=EDGES, histogram_level=level),
-                "curvatures": partial(look, probe=self.probe, cap=SMALL, along_level=level),
-                "slopes along": partial(look, cap=SMALL, along_level=level),
+                "gradients": partial(query, level=level),
+                "counts by length": partial(query, edges=EDGES, histogram_level=level),
+                "curvatures": partial(query, probe=self.probe, cap=SMALL, along_level=level),
+                "slopes along": partial(query, cap=SMALL, along_level=level),
                 "squares of gradients": partial(vectors, "gradients", SMALL, level),
                 "squares of roots": partial(vectors, "roots", SMALL, level),
                 "counts of roots": partial(vectors, "roots", WIDE, level, EDGES),
-                "lengths of rows": partial(looks.lengths, EDGES, level),
-                "second moment in the metric": partial(looks.second_moment_in_metric, longest / 4, level),
+                "lengths of rows": partial(queries.lengths, EDGES, level),
+                "second moment in the metric": partial(queries.second_moment_in_metric, longest / 4, level),
             }
-            ask = asks.get(part, partial(looks.second_moment, level))
+            ask = asks.get(part, partial(queries.second_moment, level))
         with suppress(DPConvexError):
             for _ in range(times):
                 ask()
-        return queries.seen
+        return noise.seen
 
     def attack(self, part: str, pool: Batch, others: Batch, record: Any) -> Attack:
         """Attack one kind of sums by the two people with the largest difference in it; a person's records are all equal."""
@@ -141,11 +141,11 @@ def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Gene
     for part in (*PARTS, CHOICE) if "vertices" in certificate.settings else PARTS:
         yield adversary.attack(part, pool, others, record)
     level = certificate.settings["level"]
-    scale, queries = math.sqrt((FAR / level) ** 2 + GRID_VARIANCE), Queries(level * (MATRICES + 1), None)
-    entries = queries.noisy(np.zeros(DRAWS, dtype=np.int64), FAR, level).astype(float)
+    scale, noise = math.sqrt((FAR / level) ** 2 + GRID_VARIANCE), QueryNoise(level * (MATRICES + 1), None)
+    entries = noise.noisy(np.zeros(DRAWS, dtype=np.int64), FAR, level).astype(float)
     yield attack_sampler("noise as drawn", GAUSSIAN, 1, scale, [entries], 1.0)
     zeros, upper = np.zeros((SIDE, SIDE), dtype=np.int64), np.triu_indices(SIDE, 1)
-    matrices = [queries.noisy_symmetric(zeros, FAR, level).astype(float) for _ in range(MATRICES)]
+    matrices = [noise.noisy_symmetric(zeros, FAR, level).astype(float) for _ in range(MATRICES)]
     groups = [np.ravel([np.diag(one) for one in matrices]), np.ravel([one[upper] for one in matrices]) * math.sqrt(2)]
     yield attack_sampler("noise of a second moment as drawn", "gaussian", 1, scale, groups)
 

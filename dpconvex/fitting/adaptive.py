@@ -12,7 +12,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.batch import Batch
 from dpconvex.errors import DomainError, DPConvexError
 from dpconvex.fitting.release import Release, functions_of
-from dpconvex.mechanisms.noisy_queries import Queries
+from dpconvex.mechanisms.noisy_queries import QueryNoise
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.adaptive_descent import AdaptiveDescent
 from dpconvex.optim.class_descent import take_steps
@@ -26,7 +26,7 @@ from dpconvex.sensitivity.own_fields import with_own_fields
 from dpconvex.sensitivity.picked_parameters import with_picked_fields
 from dpconvex.sums.linear_scores import linear_scores
 from dpconvex.sums.monomials import RecordFunctions, with_functions
-from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
+from dpconvex.sums.private_queries import PrivateQueries, VertexQueries
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
@@ -51,14 +51,14 @@ def estimate_with_covariance(
     basis, identified = form.basis, form.identified  # before own fields, which do not say that a record has one level
     form, batch = in_own_fields(form, batch)
     level, (scores, public) = certificate.settings["level"], public_facts(form)
-    looks = PrivateLooks(scores, batch, certificate.privacy, Queries(level, source.seeded), people)
-    fit = Fit(looks, public, level, certificate.size)
+    queries = PrivateQueries(scores, batch, certificate.privacy, QueryNoise(level, source.seeded), people)
+    fit = Fit(queries, public, level, certificate.size)
     with overflows():
         if start is None:
             table, hessian, _, longer, *_ = AdaptiveDescent(replace(fit, level=fit.level_of(STEPS))).run()
             left = 1 - STEPS
         else:
-            table = longer = scores.table(form.space.pack(start)) / looks.units
+            table = longer = scores.table(form.space.pack(start)) / queries.units
             inverse = np.linalg.inv(row_metric(fit, MOMENT, EDGE)[0].matrix)
             hessian = public.curvature * inverse @ inverse.T
             left = 1 - MOMENT
@@ -87,12 +87,12 @@ def release_steps(
     """Take the certified steps, after the charge, and return the release of their last point."""
     template, (form, batch) = form.template, in_own_fields(form, batch)
     settings, size, (scores, public) = certificate.settings, certificate.size, public_facts(form)
-    seen = scores, batch, certificate.privacy, Queries(settings["level"], source.seeded)
+    seen = scores, batch, certificate.privacy, QueryNoise(settings["level"], source.seeded)
     with overflows():
         if "vertices" in settings:
-            looks = VertexLooks(*seen)
-            fit = Fit(looks, public, settings["level"], size, settings.get("rounds"))
-            theta, noise = descend_on_vertices(fit, looks, batch, people, form, int(settings["vertices"])), None
+            queries = VertexQueries(*seen)
+            fit = Fit(queries, public, settings["level"], size, settings.get("rounds"))
+            theta, noise = descend_on_vertices(fit, queries, batch, people, form, int(settings["vertices"])), None
         else:
             theta, noise = take_steps(form, settings, size, (*seen[1:], people))
             theta = form.feasible.project(theta)

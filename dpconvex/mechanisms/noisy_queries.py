@@ -25,7 +25,7 @@ SCORE_BITS, LEAST_LIKELY, WEIGHT_BITS, WIDER = 20, 40.0, 112, 1e-13
 
 
 @dataclass
-class Queries:
+class QueryNoise:
     """Noise for the queries of one release; queries beyond its certified level raise."""
 
     most: float  # The certified level of all queries together

@@ -71,7 +71,7 @@ def descend_adaptively(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     pulled = pulls_away_from_zero(form) or start is not None
     steps = AdaptiveDescent(fit, 0.0 if start is None else start, form if pulled else None, late)
     table, hessian, noise, _, pull = steps.run()
-    return fit.looks.parameters(table) if pulled else regularize(fit, form, table, hessian, pull), noise
+    return fit.queries.parameters(table) if pulled else regularize(fit, form, table, hessian, pull), noise
 
 
 class AdaptiveDescent:
@@ -85,11 +85,11 @@ class AdaptiveDescent:
         self, fit: Fit, begin: Array | float = 0.0, form: LossForm | None = None, late: LossForm | None = None
     ) -> None:
         self.fit = fit = replace(fit, public=fit.public.of_steps)
-        self.looks, self.public, scores = fit.looks, fit.public, fit.looks.scores
+        self.queries, self.public, scores = fit.queries, fit.public, fit.queries.scores
         self.columns, spent = float(np.trace(scores.table_projection)), truncate_rows(fit)
         begin = np.array(np.broadcast_to(begin, scores.shape), dtype=float)
-        begin[-1:] += fit.public.center if fit.looks.constant else 0.0
-        begin /= fit.looks.units
+        begin[-1:] += fit.public.center if fit.queries.constant else 0.0
+        begin /= fit.queries.units
         losses_by_label = scores.is_shared and fit.public.start_table is None and fit.public.of_labels
         if losses_by_label:
             begin, spent = shared_constants(fit, losses_by_label)
@@ -99,7 +99,7 @@ class AdaptiveDescent:
         self.form = None if form is None else scale_public_terms(form, self.num_records / fit.size)
         self.leverage = math.sqrt(self.metric.effective_dim / self.num_records)  # The root mean square leverage
         # Records for each direction and unit of the level
-        self.many = self.num_records * fit.level / (fit.looks.sensitivity * self.metric.effective_dim * self.columns)
+        self.many = self.num_records * fit.level / (fit.queries.sensitivity * self.metric.effective_dim * self.columns)
         self.rounds = self._step_count()
         self.constrained = late is not None and ridge_of(late, free=False) is not None  # Constraints beside squares
         # With few records for each feature, noise on the second moment hides the length of scores.
@@ -108,7 +108,7 @@ class AdaptiveDescent:
         self._share_level(left - LENGTH * self.fits_length)
         self._set_start(begin, bool(losses_by_label))
         # If curvatures differ, a model at the end misses the effect of penalties; for few records, it reduces noise.
-        differ = self.public.curvature_varies or self.looks.scores.width > 0
+        differ = self.public.curvature_varies or self.queries.scores.width > 0
         # Without constraints, steps of classes diverge. Constraints shorten steps of few records, too.
         lasting = self.public.has_labels or self.many < FEW_HELD
         self.late = late if (lasting if self.constrained else self.many >= ALL_STEPS and differ) else None
@@ -120,14 +120,14 @@ class AdaptiveDescent:
     def _step_count(self) -> int:
         """Return the number of steps: fewer for few records, and at least some if curvature varies."""
         fit, bent = self.fit, self.public.curvature_varies
-        single = self.num_records * fit.level / (self.looks.sensitivity * SINGLE)
+        single = self.num_records * fit.level / (self.queries.sensitivity * SINGLE)
         usual = MAX_STEPS * min(1.0, self.many / (VARYING_ALL if bent else ALL_STEPS))
         usual = max(usual, VARYING_FEWEST) if bent else max(min(usual, single), 1.0)
         return int(round(usual) if fit.rounds is None else fit.rounds)
 
     def _share_level(self, left: float) -> None:
         """Divide the remaining squared level among histograms, curvatures and gradients."""
-        fit, looks, start = self.fit, self.looks, self.start
+        fit, queries, start = self.fit, self.queries, self.start
         histograms = HISTOGRAMS / sum(t < self.rounds for t in CLIP_STEPS)
         if start:
             left += histograms - start.spent - (start.last_share and start.last_share + start.histogram_share)
@@ -135,25 +135,26 @@ class AdaptiveDescent:
         self.level, self.histogram_level = fit.level_of(left / self.rounds), fit.level_of(histograms)
         self.curvature_level = fit.level_of(CURVATURES / -(-self.rounds // self.period))
         self.noise_cost = fit.noise_cost(left) * self.metric.effective_dim * self.columns
-        edges, signed = self.public.histogram_edges(math.inf), len(looks.scores.projection) == 1
+        edges, signed = self.public.histogram_edges(math.inf), len(queries.scores.projection) == 1
         lengths = LengthHistograms(edges, 0.0, fit.people(self.num_records), signed, self.public.unbalanced_slopes)
-        deviation = looks.deviation_of_counts(self.histogram_level)
+        deviation = queries.deviation_of_counts(self.histogram_level)
         self.lengths = replace(start.lengths if start else lengths, deviation=deviation)
 
     def _set_start(self, begin: Array, by_labels: bool) -> None:
         """Set the first point, clip and curvature, and the rate of full steps."""
-        looks, public, start = self.looks, self.public, self.start
+        queries, public, start = self.queries, self.public, self.start
         self.clip, balances = FIRST_CLIP * public.slope, bool(start and start.lengths.longest)
         self.curvature = public.smoothness if public.vanishes else public.curvature
         self.full_rate = VARYING_RATE if public.curvature_varies else RATE
         if balances:
             self.full_rate *= min(max(UNHURRIED / self.rounds, SLOWEST, self.many / UNSLOWED), 1.0)
-        self.leaps = bool(np.any(public.secant > 0)) and not looks.constant
+        self.leaps = bool(np.any(public.secant > 0)) and not queries.constant
         # Rows that share scores may have constants
-        if public.vanishes and not (looks.constant or looks.scores.is_shared):
+        if public.vanishes and not (queries.constant or queries.scores.is_shared):
             apart, widest = WIDER_DIFFERENCES[self.leaps]
-            wider = min(max(looks.sum_sensitivity(apart, 1.0) / (self.curvature_level * self.num_records), 1.0), widest)
-            looks.scores = replace(looks.scores, width=wider * looks.scores.width)
+            noise = queries.sum_sensitivity(apart, 1.0) / (self.curvature_level * self.num_records)
+            wider = min(max(noise, 1.0), widest)
+            queries.scores = replace(queries.scores, width=wider * queries.scores.width)
             self.curvature /= wider
         self.constant = constant_direction(self.fit, self.matrix)
         self.point = np.asarray(np.linalg.solve(self.matrix.T, begin), dtype=float)
@@ -161,7 +162,7 @@ class AdaptiveDescent:
         # The fraction of slopes below the clip, the contraction of distances so far, and the factor of slower steps
         self.unclipped, self.contraction, self.slowdown = 1.0, 1.0, 1.0
         if start and self.constant is not None:
-            self.point = self.point + np.outer(self.constant, start.constants / looks.constant)
+            self.point = self.point + np.outer(self.constant, start.constants / queries.constant)
             self.curvature, self.clip = start.curvature, max(start.clip(self.noise_cost * 4), self.min_clip)
             self.unclipped = min(1.0, self.clip / max(start.hidden_length, 1e-300))
         together = start and len(start.constants) > 1 and not np.ptp(start.constants)
@@ -170,7 +171,7 @@ class AdaptiveDescent:
         if public.vanishes:
             self.min_curvature = start.min_curvature if start else public.curvature
         # The last gradient and step, the remaining distance by direction, and the variance of noise in both metrics
-        self.gradient, self.last_step = np.zeros(looks.scores.shape), np.zeros(looks.scores.shape)
+        self.gradient, self.last_step = np.zeros(queries.scores.shape), np.zeros(queries.scores.shape)
         self.remaining = np.ones(len(self.metric.signal))
         self.variance, self.denoised = np.zeros((2, len(self.remaining)))
 
@@ -181,7 +182,7 @@ class AdaptiveDescent:
         leap, here, before = self.leaps and not t, self.point, self.gradient
         clip = max(self.clip, float(np.linalg.norm(self.public.secant * self.public.center))) if leap else self.clip
         gradient = self.gradient = self._noisy_gradient(t, clip)
-        deviation = self.looks.sensitivity * clip * self.leverage / self.level
+        deviation = self.queries.sensitivity * clip * self.leverage / self.level
         # With a regularizer, gradients may be only noise.
         above_noise = self.form is None or np.linalg.norm(gradient) > ABOVE_NOISE * deviation * math.sqrt(gradient.size)
         self.slowdown *= SLOWDOWN if above_noise and is_opposed(gradient, before) else 1.0
@@ -212,7 +213,7 @@ class AdaptiveDescent:
     def _set_clip(self, t: int) -> None:
         """Query a noisy histogram of slopes' lengths, and set the clip by it."""
         options: dict[str, Any] = {"edges": self.lengths.edges * self.leverage, "histogram_level": self.histogram_level}
-        counts = self.looks.look(self.matrix.T @ self.point, **options).histogram
+        counts = self.queries.query(self.matrix.T @ self.point, **options).histogram
         noise_cost = self.noise_cost * (4 if t < self.rounds / 2 else 1)
         # Without bounds on slopes and without a first search of the constant, the usual clip is as wide as bounds of targets.
         usual = self.clip if self.start or self.public.is_lipschitz else self.lengths.together(counts, self.clip)
@@ -224,12 +225,12 @@ class AdaptiveDescent:
         """Return a noisy gradient by the columns; every `period` steps, update the curvature along the last gradient."""
         probe: dict[str, Any] = {}
         if not t % self.period:
-            probe["probe"] = probe_direction(self.looks.scores, t, self.gradient)
+            probe["probe"] = probe_direction(self.queries.scores, t, self.gradient)
             probe |= {"cap": MAX_RISE * self.curvature, "along_level": self.curvature_level}
-        answer = self.looks.look(self.matrix.T @ self.point, clip, self.leverage, self.level, **probe)
+        answer = self.queries.query(self.matrix.T @ self.point, clip, self.leverage, self.level, **probe)
         if probe:
             self._update_curvature(t, float(answer.along[0]) / self.num_records)
-        gradient, along = np.asarray(answer.gradient @ self.looks.scores.table_projection), self.constant
+        gradient, along = np.asarray(answer.gradient @ self.queries.scores.table_projection), self.constant
         if along is not None and self.unclipped < 1:  # Clipping of slopes affects the constant most
             gradient = gradient - (1 - self.unclipped) * np.outer(along, along @ gradient) / (along @ along)
         return gradient
@@ -237,7 +238,8 @@ class AdaptiveDescent:
     def _update_curvature(self, t: int, seen: float) -> None:
         """Move the curvature into the confidence interval of the noisy one, `seen`, with a limited decrease."""
         public, doubt = self.public, 1.0 if self.public.curvature_varies else STEADY
-        doubt *= self.looks.sum_sensitivity(MAX_RISE * self.curvature, 1.0) / (self.curvature_level * self.num_records)
+        doubt *= self.queries.sum_sensitivity(MAX_RISE * self.curvature, 1.0)
+        doubt /= self.curvature_level * self.num_records
         falls = 0.0 if public.vanishes and not t else self.curvature / CURVATURE_FALL**self.period
         least = max(falls, self.min_curvature)
         if not t and self.start is None and MAX_RISE * (max(seen, 0.0) + STEADY * doubt) < self.curvature:
@@ -262,7 +264,7 @@ class AdaptiveDescent:
 
     def _proximal_step(self, form: LossForm, curvature: float) -> tuple[Array, Array | None]:
         """Return the point after a proximal step, and the gradient of regularizer and K; the old point and None on failure."""
-        scores, units, point = self.looks.scores, self.looks.units, self.point
+        scores, units, point = self.queries.scores, self.queries.units, self.point
         with suppress(NotConverged):
             hessian = curvature * self.inverse @ self.inverse.T
             table = scores.table(regularize(self.fit, form, self.matrix.T @ point, hessian)) / units
@@ -297,12 +299,12 @@ class AdaptiveDescent:
         """Return the multiple of `moving` to add to the point, by noisy sums of slopes and of squares along it."""
         if not spread > 0:
             return 0.0
-        looks, each, table, clip = self.looks, self.fit.level_of(LENGTH / 2), self.matrix.T @ self.point, self.clip
-        looks.set_metric((self.matrix.T @ moving).T / spread)
-        moved = looks.sum_sensitivity(1.0, math.sqrt(2)) * REACH**2
-        slope = float(looks.look(table, clip, REACH, each).gradient[0, 0])
-        curved = self.curvature * max(float(looks.second_moment_in_metric(REACH, each)[0, 0]), STEADY * moved / each)
-        doubt = looks.sensitivity * clip * REACH / each
+        queries, each, table, clip = self.queries, self.fit.level_of(LENGTH / 2), self.matrix.T @ self.point, self.clip
+        queries.set_metric((self.matrix.T @ moving).T / spread)
+        moved = queries.sum_sensitivity(1.0, math.sqrt(2)) * REACH**2
+        slope = float(queries.query(table, clip, REACH, each).gradient[0, 0])
+        curved = self.curvature * max(float(queries.second_moment_in_metric(REACH, each)[0, 0]), STEADY * moved / each)
+        doubt = queries.sensitivity * clip * REACH / each
         return -slope / (curved * spread) * max(0.0, 1 - (doubt / slope) ** 2) if slope else 0.0
 
     def _with_last_steps(self) -> Array:
@@ -310,7 +312,7 @@ class AdaptiveDescent:
         table, start, constant, signal = self.matrix.T @ self.point, self.start, self.constant, self.metric.signal
         if start is None or constant is None or not start.last_share:
             return table
-        fixed, scale = centre(self.point, signal, constant), self.looks.constant
+        fixed, scale = centre(self.point, signal, constant), self.queries.constant
         place = float((self.matrix.T @ fixed)[-1, 0]) * scale - float(np.ravel(self.public.center)[0])
         along = signal * constant
         away = math.sqrt(float(along**2 @ self.variance)) / max(float(along @ constant), 1e-300) * scale
@@ -348,7 +350,7 @@ def james_stein(
 
 def constant_direction(fit: Fit, matrix: Array) -> Array | None:
     """Return the direction of the constant among rows in the metric, or None if there is no constant."""
-    return np.asarray(np.linalg.solve(matrix.T, np.eye(len(matrix))[-1])) if fit.looks.constant else None
+    return np.asarray(np.linalg.solve(matrix.T, np.eye(len(matrix))[-1])) if fit.queries.constant else None
 
 
 def centre(point: Array, weights: Array, constant: Array) -> Array:
@@ -370,8 +372,8 @@ def regularize(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Arr
 
     With a `pull`, the gradient of the regularizer and K at that end, the model's gradient there is its opposite.
     """
-    scores, units, ridge, size = fit.looks.scores, fit.looks.units, ridge_of(form), fit.size
-    theta = fit.looks.parameters(table)
+    scores, units, ridge, size = fit.queries.scores, fit.queries.units, ridge_of(form), fit.size
+    theta = fit.queries.parameters(table)
     if ridge is not None and not ridge.any():
         return theta
     block = hessian / np.outer(units, units)

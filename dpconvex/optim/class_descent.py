@@ -17,7 +17,7 @@ from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls_away_from_zero
 from dpconvex.sensitivity.regularizer import ridge_of
-from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.sums.private_queries import PrivateQueries
 from dpconvex.util.arrays import Array
 
 # Shares of the squared level: of the second moment, and of queries for the length; the steps have the rest.
@@ -47,7 +47,7 @@ SHIFTS, APART = 0.03, 0.7
 # Steps are halved if a gradient reverses this fraction of the last step, and so many deviations of its noise.
 REVERSAL, REVERSAL_NOISE = 0.5, 3.0
 # Queries for the length: their number, the prior deviation of the length, and the doubted fraction of a change.
-LENGTH_LOOKS, LENGTH_DEVIATION, CHANGE_DOUBT = 4, 0.5, 0.3
+LENGTH_QUERIES, LENGTH_DEVIATION, CHANGE_DOUBT = 4, 0.5, 0.3
 LEAST_CHANGE, MOST_CHANGE = 0.5, 1.5  # In one query
 # Least and largest clip of slopes along the parameters, next to the spread of scores, and its noise. If scores predict little,
 # slopes are long on both sides and the clip is near 1: a smaller clip hides that scores are too long.
@@ -71,14 +71,14 @@ def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tu
         # One second moment describes rows of products badly, unless all slopes have the same sign.
         alone = alone and (public.has_one_side or not scores.has_mixed_products)
         take = descend_for_classes if public.is_lipschitz and classes and alone else descend_adaptively
-        found.append(take(Fit(PrivateLooks(scores, *seen), public, level, size, rounds), form))
+        found.append(take(Fit(PrivateQueries(scores, *seen), public, level, size, rounds), form))
     return np.sum([theta for theta, _ in found], axis=0), max((noise for _, noise in found), key=np.linalg.norm)
 
 
 def descend_for_classes(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     """Return the last point, in coordinates, shape (dim,), and how far noise moved the table's columns."""
     table, hessian, moved, _, pull = ClassDescent(fit, form).run()
-    theta, ridge = fit.looks.parameters(table), ridge_of(form, free=False)
+    theta, ridge = fit.queries.parameters(table), ridge_of(form, free=False)
     if ridge_of(form) is not None:
         return theta, moved
     if pull is None and ridge is not None:
@@ -90,22 +90,22 @@ class ClassDescent:
     """Clipped noisy gradient steps, with implicit steps for the regularizer and K; the last points are averaged."""
 
     def __init__(self, fit: Fit, form: LossForm) -> None:
-        self.fit, self.form, self.looks, self.public, scores = fit, form, fit.looks, fit.public, fit.looks.scores
+        self.fit, self.form, self.queries, self.public, scores = fit, form, fit.queries, fit.public, fit.queries.scores
         spent = truncate_rows(fit) if ridge_of(form) is None and scores.monomials is not None else 0.0
         begin = np.zeros(scores.shape)
         if scores.is_shared and self.public.of_labels is not None:
             # With many rows, steps are short, and end near their start.
             begin, more = shared_constants(fit, self.public.of_labels)
             spent += more
-        edge = float(np.clip(ENTRY / math.sqrt(2 * fit.looks.rows.count), *RIDGE_ENDS))
+        edge = float(np.clip(ENTRY / math.sqrt(2 * fit.queries.rows.count), *RIDGE_ENDS))
         self.metric, *_ = row_metric(fit, MOMENT_SHARE, edge, denoised=True)
-        self.matrix = fit.looks.set_metric(self.metric.matrix)
+        self.matrix = fit.queries.set_metric(self.metric.matrix)
         self.constant, self.columns = constant_direction(fit, self.matrix), float(np.trace(scores.table_projection))
-        self.many = fit.size * fit.level / (fit.looks.sensitivity * self.metric.effective_dim)
+        self.many = fit.size * fit.level / (fit.queries.sensitivity * self.metric.effective_dim)
         self.implicit = ImplicitSteps(fit, form, self.matrix, self.many)
         ridge = ridge_of(form, free=False)
         # Twice the weights of the table's squared entries
-        self.squares = None if ridge is None else fit.size * scores.squares(ridge) * fit.looks.units**2
+        self.squares = None if ridge is None else fit.size * scores.squares(ridge) * fit.queries.units**2
         self.rounds = int(CLASS_STEPS if fit.rounds is None else fit.rounds)
         unlikely = self.public.slope >= HINGE_SLOPES * self.public.lipschitz  # Scores are no logits
         told = None if self.constant is None else self.public.of_labels
@@ -119,16 +119,16 @@ class ClassDescent:
 
     def _set_clip_and_step(self) -> None:
         """Set the clip, the step size, and the standard deviation of the noise of all gradients."""
-        fit, looks, public, metric = self.fit, self.looks, self.public, self.metric
-        noisy, self.averaged_part, enough = SHARED if looks.scores.is_shared else (NOISY, AVERAGED, WIDENING)
+        fit, queries, public, metric = self.fit, self.queries, self.public, self.metric
+        noisy, self.averaged_part, enough = SHARED if queries.scores.is_shared else (NOISY, AVERAGED, WIDENING)
         part = self._relative_clip()
         wider = min(max(math.sqrt(self.many / (enough * self.columns)), 1.0), max(1 / part, 1.0))
         bound = public.slope < HINGES * public.lipschitz and self.squares is not None and not self.implicit.is_plain
-        part *= wider * math.sqrt(looks.privacy.most) * (BOUND if bound else 1.0)
-        widest = math.sqrt(looks.rows.squared_norm(looks.scores.radius)) * looks.rows.grid
+        part *= wider * math.sqrt(queries.privacy.most) * (BOUND if bound else 1.0)
+        widest = math.sqrt(queries.rows.squared_norm(queries.scores.radius)) * queries.rows.grid
         longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
         self.clip, self.unit = part * public.slope, min(math.sqrt(metric.effective_dim / fit.size), longest)
-        self.noise = self.unit * looks.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
+        self.noise = self.unit * queries.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
         step = MAX_STEP / max(wider * public.smoothness, public.lipschitz**2 / 4)
         moved = MOVED * (1 + noisy / self.many)
         for _ in range(32):  # Curvature damps noise, and damps more noise for longer steps
@@ -149,13 +149,13 @@ class ClassDescent:
 
     def take_step(self, t: int) -> None:
         """Query the noisy gradient and take step `t`; halve the step size if the step reverses the last one."""
-        answer = self.looks.look(self.matrix.T @ self.point, self.clip, self.unit, self.level)
-        gradient, noise, constant = answer.gradient @ self.looks.scores.table_projection, self.noise, self.constant
+        answer = self.queries.query(self.matrix.T @ self.point, self.clip, self.unit, self.level)
+        gradient, noise, constant = answer.gradient @ self.queries.scores.table_projection, self.noise, self.constant
         if self.shares is not None and constant is not None:
-            weights, mean = self.metric.signal * constant, constant / (self.looks.constant * self.fit.size)
+            weights, mean = self.metric.signal * constant, constant / (self.queries.constant * self.fit.size)
             place = weights @ self.point / (self.metric.signal @ constant**2)
             heard = float(np.linalg.norm(mean)) * noise / math.sqrt(self.rounds)
-            self.shares.learn(place * self.looks.constant, mean @ gradient, heard, self.clip)
+            self.shares.learn(place * self.queries.constant, mean @ gradient, heard, self.clip)
         step = self.implicit.direction(self.point, gradient, self.step_factor * self.step)
         back, far = -float((step * self.last).sum()), float(np.linalg.norm(self.last))
         if back > far * max(REVERSAL * far, REVERSAL_NOISE * noise / math.sqrt(self.rounds)):
@@ -172,13 +172,13 @@ class ClassDescent:
         """Take all steps; return the average of the last points, with its length and constants set by further noisy sums."""
         for t in range(self.rounds):
             self.take_step(t)
-        fit, scores, public, metric = self.fit, self.looks.scores, self.public, self.metric
+        fit, scores, public, metric = self.fit, self.queries.scores, self.public, self.metric
         average = self._shortened()
         table, inverse = self.matrix.T @ average, np.linalg.inv(self.matrix)
         spread = math.sqrt(float((metric.signal[:, None] * average**2).sum()) / fit.size)
         # Include the part that no score reads.
         read = scores.coordinates(scores.table(self.feasible_average) @ scores.table_projection)
-        theta = scores.coordinates(table * self.looks.units) + self.feasible_average - read
+        theta = scores.coordinates(table * self.queries.units) + self.feasible_average - read
         slopes_at, ends = partial(slopes_of, self.form, theta, fit.size), self.implicit.lengths(theta)
         factor = length_factor(fit, table, spread, slopes_at, ends)
         found = table * factor
@@ -190,18 +190,18 @@ class ClassDescent:
     def _shortened(self) -> Array:
         """Return the average of the last points, shrunk for its noise."""
         fit, public, signal = self.fit, self.public, self.metric.signal
-        curved = WEAK if self.looks.scores.is_shared else CURVED
+        curved = WEAK if self.queries.scores.is_shared else CURVED
         holds = 2 * curved * self.rounds * public.curvature * self.step
         lost = (self.step * self.noise) ** 2 * signal / (1 + holds * signal) * self.columns
-        best = None if self.shares is None else self.shares.best() / self.looks.constant
+        best = None if self.shares is None else self.shares.best() / self.queries.constant
         moved = max(math.sqrt(float(lost.sum()) / fit.size), 1e-300)
         least = min(max(HARMLESS * public.slope / (public.curvature * moved), LEAST_LENGTH), 1.0)
         return self.start + james_stein_of_classes(self.average - self.start, signal, lost, self.constant, best, least)
 
     def _pulls_on_constants(self) -> tuple[Array, Array]:
         """Return the regularizer's gradient by the constants, per record: the factors of its linear part, and its fixed part."""
-        scores, size, fixed = self.looks.scores, self.fit.size, np.zeros(self.looks.scores.shape[1])
-        ridges = fixed if self.squares is None else self.squares[-1] / self.looks.constant**2
+        scores, size, fixed = self.queries.scores, self.fit.size, np.zeros(self.queries.scores.shape[1])
+        ridges = fixed if self.squares is None else self.squares[-1] / self.queries.constant**2
         if not self.implicit.is_plain:
             ridges, fixed = 0 * ridges, (scores.from_table.T @ self.pull_average).reshape(scores.shape[::-1])[:, -1]
         return ridges / size, fixed / size
@@ -233,17 +233,17 @@ def length_factor(
     fit: Fit, table: Array, spread: float, slopes_at: Callable[[float], tuple[float, float]], ends: tuple[float, float]
 ) -> float:
     """Return a factor for the parameters, by a Kalman filter of noisy slopes along them; `spread` is the RMS of the scores."""
-    looks, level, bend = fit.looks, fit.level_of(LENGTHS_SHARE / LENGTH_LOOKS), fit.size * fit.public.curvature
-    found, variance, columns = 1.0, LENGTH_DEVIATION**2, np.trace(looks.scores.projection)
+    queries, level, bend = fit.queries, fit.level_of(LENGTHS_SHARE / LENGTH_QUERIES), fit.size * fit.public.curvature
+    found, variance, columns = 1.0, LENGTH_DEVIATION**2, np.trace(queries.scores.projection)
     if not spread > 0:
         return 1.0
     # The curvature of logistic losses at normal scores; each of many classes has a part of it.
     flatter = math.pi / 4 * spread**2 / (1 + columns)
-    sharp = bend * spread / (1 + flatter) ** 1.5 * level / looks.sum_sensitivity(1.0, 2.0)
+    sharp = bend * spread / (1 + flatter) ** 1.5 * level / queries.sum_sensitivity(1.0, 2.0)
     reach = spread * min(max(SPREAD_REACH, REACH_AT_1 / max(spread, 1.0), BLURRED * sharp), MAX_REACH)
-    noise = looks.sum_sensitivity(reach, 2.0) / level
-    for _ in range(LENGTH_LOOKS):
-        answer = looks.look(table * found, cap=reach * found, along_level=level)
+    noise = queries.sum_sensitivity(reach, 2.0) / level
+    for _ in range(LENGTH_QUERIES):
+        answer = queries.query(table * found, cap=reach * found, along_level=level)
         pulled, held = slopes_at(found)
         slope = (float(answer.along[0]) + pulled) / found
         curved = bend * spread**2 / (1 + flatter * found**2) ** 1.5 + held / found**2
@@ -259,17 +259,17 @@ def balance_constants(fit: Fit, table: Array, spread: float, ridge: Array, pull:
 
     The constants follow a Kalman filter of noisy mean slopes.
     """
-    looks, public, size, level = fit.looks, fit.public, fit.size, fit.level_of(SHIFTS / LENGTH_LOOKS)
+    queries, public, size, level = fit.queries, fit.public, fit.size, fit.level_of(SHIFTS / LENGTH_QUERIES)
     assert public.of_labels is not None
-    table, most = table.copy(), public.lipschitz * math.sqrt(looks.privacy.most)
+    table, most = table.copy(), public.lipschitz * math.sqrt(queries.privacy.most)
     margin = float(public.of_labels(np.zeros(table.shape[1]))[0].mean()) / public.slope
     curved, variance = public.lipschitz / 2 / (margin + spread) + ridge, (APART * margin) ** 2 * np.ones_like(ridge)
-    noise = looks.sensitivity * most / (level * size)
-    looks.set_metric(np.eye(len(table))[-1:] / looks.constant)
-    for _ in range(LENGTH_LOOKS):
-        slopes = (looks.look(table, most, 1.0, level).gradient @ looks.scores.table_projection)[0] / size
-        slopes = slopes + ridge * table[-1] * looks.constant + pull
+    noise = queries.sensitivity * most / (level * size)
+    queries.set_metric(np.eye(len(table))[-1:] / queries.constant)
+    for _ in range(LENGTH_QUERIES):
+        slopes = (queries.query(table, most, 1.0, level).gradient @ queries.scores.table_projection)[0] / size
+        slopes = slopes + ridge * table[-1] * queries.constant + pull
         gain = variance * curved / (variance * curved**2 + noise**2)
-        table[-1] -= np.clip(gain * slopes, -margin, margin) / looks.constant
+        table[-1] -= np.clip(gain * slopes, -margin, margin) / queries.constant
         variance *= 1 - gain * curved
     return table

@@ -13,7 +13,7 @@ from dpconvex.optim.constant_models import LOGISTIC_DEVIATION, MAX_QUERIES, RECO
 from dpconvex.optim.slope_histograms import CLIP_STEPS, HISTOGRAMS, MAX_RISE, Fit, LengthHistograms, PublicFacts
 from dpconvex.sums.forms import SAME_DIGITS
 from dpconvex.sums.linear_scores import LinearScores
-from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.sums.private_queries import PrivateQueries
 from dpconvex.util.arrays import Array
 
 # Noise of a count next to the number of records, and the largest share of the squared level for a histogram with it.
@@ -43,11 +43,11 @@ LAST, EARLY = 0.06, 0.25  # Share of the squared level for the last steps, and t
 WIDER_CLIP, FURTHER = 1.5, 2.0
 
 
-def set_constant_metric(looks: PrivateLooks) -> Array:
+def set_constant_metric(queries: PrivateQueries) -> Array:
     """Set the metric to the constant of rows; return the matrix."""
-    only = np.zeros((1, looks.rows.count))
-    only[0, -1] = 1 / looks.constant
-    return looks.set_metric(only)
+    only = np.zeros((1, queries.rows.count))
+    only[0, -1] = 1 / queries.constant
+    return queries.set_metric(only)
 
 
 class ConstantStart(NamedTuple):
@@ -73,8 +73,8 @@ def estimate_constant(fit: Fit, number: float, begin: Array | float, most: float
     alone is the prediction.  A histogram of slopes there gives the first clip.  The search spends at most a part of `most` of
     the squared level.  Several constants are searched together, or not at all if records are too few.
     """
-    looks, public, people = fit.looks, fit.public, fit.people(number)
-    matrix, curvature, columns = set_constant_metric(looks), public.curvature, looks.scores.shape[1]
+    queries, public, people = fit.queries, fit.public, fit.people(number)
+    matrix, curvature, columns = set_constant_metric(queries), public.curvature, queries.scores.shape[1]
     probe = np.full(columns * public.vanishes, columns**-0.5)
     belief, law = BalancePosterior(public.least_part), 0.0
     share = max(min((1 / (FINE * people * fit.level)) ** 2, HISTOGRAM_COST), HISTOGRAMS / len(CLIP_STEPS))
@@ -91,12 +91,12 @@ def estimate_constant(fit: Fit, number: float, begin: Array | float, most: float
     own, spent = fit.level_of(share), spent + share * (1 + public.vanishes)
     edges, least = public.histogram_edges(usual if public.has_log_link else math.inf), 0.0
     longest = public.both_sides(float(place[0])) if public.has_log_link else None
-    lengths = LengthHistograms(edges, looks.deviation_of_counts(own), people, columns == 1, longest)
+    lengths = LengthHistograms(edges, queries.deviation_of_counts(own), people, columns == 1, longest)
     cap = public.smoothness
     asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "along_level": own * public.vanishes}
-    answer = looks.look(begin + np.outer(matrix.T, place), probe=probe, **asked)
+    answer = queries.query(begin + np.outer(matrix.T, place), probe=probe, **asked)
     if len(probe):
-        curvature = max(float(answer.along[0]) / number, 0.0) + looks.sum_sensitivity(cap, 1.0) / (own * number)
+        curvature = max(float(answer.along[0]) / number, 0.0) + queries.sum_sensitivity(cap, 1.0) / (own * number)
         curvature = max(curvature, LAW_PART * law)  # 0 between targets of few values, but not for spread scores
         least = min(curvature, TIED * law)
     _, _, size = lengths.sides(answer.histogram)
@@ -117,12 +117,12 @@ def search_constants(
     fit: Fit, number: float, begin: Array | float, matrix: Array, most: float
 ) -> tuple[Array, float, float, float] | None:
     """Search the constants; return where mean slopes are about 0, a clip for slopes, the cost, and the curvature there."""
-    looks, public, people = fit.looks, fit.public, fit.people(number)
-    columns, few = looks.scores.shape[1], people * fit.level / looks.sensitivity
-    if (mixed := loss_directions(looks.scores)).size:
+    queries, public, people = fit.queries, fit.public, fit.people(number)
+    columns, few = queries.scores.shape[1], people * fit.level / queries.sensitivity
+    if (mixed := loss_directions(queries.scores)).size:
         apart = np.linalg.inv(mixed)
     # Each record has one of them: move them together.
-    elif len(looks.scores.form.labels) > 1 and are_separate(looks.scores):
+    elif len(queries.scores.form.labels) > 1 and are_separate(queries.scores):
         mixed, apart = np.ones((1, 1)), np.ones((1, columns))
     else:
         return None
@@ -130,7 +130,7 @@ def search_constants(
     low, high = sorted(float(np.max(end)) for end in public.longest)
     # Steps of few records hardly move a constant that is far from the middle, as for quantiles.
     weights = RECORD_WEIGHTS if columns == 1 and public.least_part < EVEN else (1.0,)
-    enough = TILTED * looks.rows.count / float(np.median(weights))
+    enough = TILTED * queries.rows.count / float(np.median(weights))
     tilted = columns == 1 and 0 < low < high < math.inf and few < enough
     told = MEAN_COST * (math.sqrt(high / low) if tilted else 1.0)
     spent = max(told * len(mixed) * (wider * louder / few) ** 2, LEAST_COST)
@@ -141,7 +141,7 @@ def search_constants(
 
     def ask(tried: Array, clip: float) -> Array:
         here = begin + np.outer(matrix.T, tried @ apart)
-        return np.asarray(apart @ looks.look(here, clip * wider, 1.0, own).gradient[0]) / people
+        return np.asarray(apart @ queries.query(here, clip * wider, 1.0, own).gradient[0]) / people
 
     most_clip = public.lipschitz / wider if len(mixed) > 1 else math.inf
     half = public.saturation or public.slope / public.curvature / 2
@@ -151,7 +151,7 @@ def search_constants(
     sides = public.sides if columns == 1 and min(public.sides) > 0 else (sharp / each, sharp / each)
     curvatures = each * sides[0], each * sides[1]
     every = [PlacePosterior(half, curvatures, ends, tilted, weights) for ends in zip(down, up, strict=True)]
-    spent *= locate(ask, wider * louder * looks.sensitivity / (people * own), every, most_clip) / MAX_QUERIES
+    spent *= locate(ask, wider * louder * queries.sensitivity / (people * own), every, most_clip) / MAX_QUERIES
     clips = (CLIP_DEVIATIONS * LOGISTIC_DEVIATION * one.scale * sum(one.curvatures) / 2 for one in every)
     usual = wider * math.hypot(
         *(one.weight * min(clip, max(one.longest)) for one, clip in zip(every, clips, strict=True))
@@ -164,8 +164,8 @@ def balance_constant(
     fit: Fit, number: float, begin: Array | float, matrix: Array, belief: "BalancePosterior"
 ) -> tuple[float, float, float]:
     """Return the place where mean slopes balance, the mean curvature there, and the share of the squared level spent."""
-    looks, public, spent = fit.looks, fit.public, 0.0
-    few = fit.people(number) * fit.level / looks.sensitivity
+    queries, public, spent = fit.queries, fit.public, 0.0
+    few = fit.people(number) * fit.level / queries.sensitivity
     near = (float(place) for far in range(MAX_SCORE) for place in (-far, far))
     place = next((one for one in near if public.short_side(one) > MIN_SLOPE), 0.0)
     bears = few * math.sqrt(sum(SHARES))
@@ -174,8 +174,8 @@ def balance_constant(
     def noisy_curvature(cost: float, wider: float) -> tuple[float, float]:
         """Return the noisy mean curvature at the place, and its standard deviation."""
         own, cap = fit.level_of(cost), wider * public.short_side(place)
-        answer = looks.look(begin + matrix.T * place, probe=np.ones(1), cap=cap, along_level=own)
-        return float(answer.along[0]) / number, looks.sum_sensitivity(cap, 1.0) / (own * number)
+        answer = queries.query(begin + matrix.T * place, probe=np.ones(1), cap=cap, along_level=own)
+        return float(answer.along[0]) / number, queries.sum_sensitivity(cap, 1.0) / (own * number)
 
     if public.least_part < EVEN:
         (seen, doubt), unit = noisy_curvature(PREDICTED, 1.0), public.short_side(place)
@@ -189,7 +189,7 @@ def balance_constant(
         share = most * min((LOOSE * allowed / few) ** 2, 1.0)
         narrow = min(NARROW_CLIP * wider, allowed)  # Narrow clips show the direction, wide clips the place
         clip = part * narrow * (allowed / narrow) ** min(count / WIDENED, 1.0)
-        slope = float(looks.look(begin + matrix.T * place, clip * unit, 1.0, fit.level_of(share)).gradient[0, 0])
+        slope = float(queries.query(begin + matrix.T * place, clip * unit, 1.0, fit.level_of(share)).gradient[0, 0])
         belief.learn(place, slope / (number * unit), clip, clip / (few * math.sqrt(share)))
         spent += share
     place = nearest_defined(belief.median, place, public)
@@ -270,19 +270,19 @@ def refine_constant(
 
     Scores have the root mean square `spread` about their mean, which is `place`, with noise `away`.
     """
-    looks, public, last, number = fit.looks, fit.public, start.last_share, start.num_records
-    only = set_constant_metric(looks).T
+    queries, public, last, number = fit.queries, fit.public, start.last_share, start.num_records
+    only = set_constant_metric(queries).T
     # A separate clip for the constant: the clip for all directions loses slopes far out on one side.
     own = fit.level_of(start.histogram_share)
-    counts = looks.look(table, edges=start.lengths.edges, histogram_level=own).histogram
-    there = replace(start.lengths, deviation=looks.deviation_of_counts(own))
+    counts = queries.query(table, edges=start.lengths.edges, histogram_level=own).histogram
+    there = replace(start.lengths, deviation=queries.deviation_of_counts(own))
     asked = there.clip(counts, fit.noise_cost(last), clip, clip)
     wide = max(asked, WIDER_CLIP * clip, FURTHER * there.hidden(counts, clip)[1])
     if there.longest is None:
         own = fit.level_of(last)
-        step = looks.look(table, wide, 1.0, own).gradient[0, 0] / (number * bend)
+        step = queries.query(table, wide, 1.0, own).gradient[0, 0] / (number * bend)
         # Shrink the step for its noise.
-        step *= max(0.0, 1 - (looks.sensitivity * wide / own / (number * bend) / step) ** 2) if step else 0.0
+        step *= max(0.0, 1 - (queries.sensitivity * wide / own / (number * bend) / step) ** 2) if step else 0.0
         return table - math.copysign(min(abs(step), public.max_step(bend)), step) * only
     belief, more = start.posterior, min(spread, LARGE) ** 2 / 2  # The increase of the mean of log links by other scores
     belief.add_end(place + more, away, bend / public.short_side(place + more), DOUBTS * more)
@@ -290,6 +290,6 @@ def refine_constant(
         before, place = place, nearest_defined(belief.median, place + more, public) - more
         table, unit = table + (place - before) * only, public.short_side(place + more)
         own = fit.level_of(part * last)
-        slope = float(looks.look(table, wide, 1.0, own).gradient[0, 0] / number)
-        belief.learn(place + more, slope / unit, wide / unit, looks.sensitivity * wide / own / number / unit)
+        slope = float(queries.query(table, wide, 1.0, own).gradient[0, 0] / number)
+        belief.learn(place + more, slope / unit, wide / unit, queries.sensitivity * wide / own / number / unit)
     return table + (belief.median - more - place) * only

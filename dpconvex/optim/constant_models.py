@@ -193,7 +193,7 @@ class LabelShares:
 
 def shared_constants(fit: Fit, of_labels: OfLabels) -> tuple[Array, float]:
     """Return the best constants, as a table, for scores that share parameters, and their share of the squared level."""
-    looks, scores, size = fit.looks, fit.looks.scores, fit.size
+    queries, scores, size = fit.queries, fit.queries.scores, fit.size
     table, every = np.zeros(scores.shape), derivatives(scores)
     moving = abs(every[:, scores.features]).sum(axis=1).reshape(-1, len(table)).any(axis=0)
     alone = every[:, [-1]].toarray().reshape(-1, len(table)) * ~moving
@@ -206,14 +206,14 @@ def shared_constants(fit: Fit, of_labels: OfLabels) -> tuple[Array, float]:
         losses, slopes = of_labels(kinds @ place)
         return losses, slopes @ kinds
 
-    shares, most = LabelShares(told, len(fixed)), looks.privacy.most
+    shares, most = LabelShares(told, len(fixed)), queries.privacy.most
     clip, longest = (float(np.linalg.norm(of[1], axis=1).max()) for of in (of_labels(kinds @ nothing), told(nothing)))
     if not clip * longest > 0:  # No label has a slope at 0
         return table, 0.0
-    louder = looks.sensitivity * most / (size * fit.level)
+    louder = queries.sensitivity * most / (size * fit.level)
     spent = min((louder / SLOPE_NOISE) ** 2, SLOPE_COST)
-    looks.set_metric(np.eye(len(table))[fixed] / lengths[:, None])
-    seen = looks.look(table, clip, most * longest / clip, fit.level_of(spent)).gradient[:, 0] / size
+    queries.set_metric(np.eye(len(table))[fixed] / lengths[:, None])
+    seen = queries.query(table, clip, most * longest / clip, fit.level_of(spent)).gradient[:, 0] / size
     shares.learn(nothing, seen, louder * longest / math.sqrt(spent), math.inf)
     table[fixed, 0] = shares.best() / lengths
     return table, spent

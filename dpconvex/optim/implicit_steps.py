@@ -41,10 +41,10 @@ def slopes_of(form: LossForm, theta: Array, size: float, part: float = 1.0) -> t
 
 def stiffness(fit: Fit, form: LossForm, metric: Metric, matrix: Array) -> float:
     """Return the regularizer's mean slope at scores of root mean square 1; for squares, this is their curvature."""
-    looks, size = fit.looks, fit.size
-    points = np.random.default_rng(0).normal(size=(8, *looks.scores.shape)) * np.sqrt(metric.signal)[:, None]
+    queries, size = fit.queries, fit.size
+    points = np.random.default_rng(0).normal(size=(8, *queries.scores.shape)) * np.sqrt(metric.signal)[:, None]
     points *= np.sqrt(size / np.einsum("k,skc->s", metric.signal, points**2))[:, None, None]
-    slopes = [slopes_of(form, looks.parameters(matrix.T @ point), size)[0] for point in points]
+    slopes = [slopes_of(form, queries.parameters(matrix.T @ point), size)[0] for point in points]
     return float(np.mean(slopes)) / size
 
 
@@ -52,7 +52,7 @@ class ImplicitSteps:
     """Steps in a metric against a gradient, followed by implicit steps of the regularizer and of K."""
 
     def __init__(self, fit: Fit, form: LossForm, matrix: Array, many: float) -> None:
-        scores, units, size = fit.looks.scores, fit.looks.units, fit.size
+        scores, units, size = fit.queries.scores, fit.queries.units, fit.size
         ridge, K, regularizer = ridge_of(form, free=False), form.feasible, form.template.regularizer
         self.form, self.scores, self.size, self.step = form, scores, size, 0.0
         self.from_metric = np.linalg.inv(matrix.T) / units.T

@@ -57,8 +57,8 @@ class NewtonStep:
     identified: tuple[Array, Array]  # As in the form
 
     def __post_init__(self) -> None:
-        self.looks, self.public, self.number = self.fit.looks, self.fit.public, self.fit.size
-        self.scores = self.looks.scores
+        self.queries, self.public, self.number = self.fit.queries, self.fit.public, self.fit.size
+        self.scores = self.queries.scores
 
     def estimate(self) -> NewtonPoint:
         """Take the step; raise if the Hessian is all below its noise, or changes within the error of the estimate."""
@@ -76,28 +76,28 @@ class NewtonStep:
         hidden = np.diag(unknown) > HIDDEN * np.diag(of_records + of_noise)
         if hidden[lift.any(axis=1)].all():  # of the parameters that equations do not fix
             raise NotConverged(f"intervals: noise hides the curvature along every parameter. {REMEDY}")
-        theta = lift @ self.looks.parameters(self.table) + shift
+        theta = lift @ self.queries.parameters(self.table) + shift
         return NewtonPoint(theta, of_records, of_noise, hidden)
 
     def step(self, level: float) -> None:
         """Query the Hessian, the gradient and its second moment, in the metric of the approximate Hessian, and move."""
-        looks, part = self.looks, (lambda share: level * math.sqrt(share))
+        queries, part = self.queries, (lambda share: level * math.sqrt(share))
         self.update_coordinates()
         bent = self.find_long_rows(part(LENGTHS_SHARE / 5), part(ROUGH))
         count = self.onto.shape[1]
         self.rough_step(bent, part(LENGTHS_SHARE / 5), part(NEARER))
         self.before = table = self.table
-        both = looks.count_sensitivity(math.sqrt(2))
+        both = queries.count_sensitivity(math.sqrt(2))
         least = math.sqrt(HESSIAN_EDGE * part(HESSIAN) / (both * math.sqrt(2 * count)))
         longest = min(self.longest_root(part(LENGTHS_SHARE / 5), NARROW_ROOM), least)
         share, edge = HESSIAN, HESSIAN_EDGE * (longest / least) ** 2
         if self.is_steep:
             share *= min(max((edge / SMALL_EDGE) ** 2, LEAST_HESSIAN), 1.0)
         self.hessian_noise = both * longest**2 / part(share)
-        found = self.onto.T @ looks.vectors(table, "roots", longest, part(share)) @ self.onto
+        found = self.onto.T @ queries.vectors(table, "roots", longest, part(share)) @ self.onto
         rest = part(1 - share - MOMENT_SHARE - LENGTHS_SHARE - ROUGH - NEARER)
         slope, clip, self.gradient_noise = self.gradient(part(LENGTHS_SHARE * 2 / 5), rest, self.is_steep)
-        spread = self.onto.T @ looks.vectors(table, "gradients", clip, part(MOMENT_SHARE)) @ self.onto
+        spread = self.onto.T @ queries.vectors(table, "gradients", clip, part(MOMENT_SHARE)) @ self.onto
         parts, axes = np.linalg.eigh(shrink_to_identity(spread, both * clip**2 / part(MOMENT_SHARE)))
         self.spread = (axes * np.maximum(parts, 0.0)) @ axes.T
         values, axes = np.linalg.eigh(found)
@@ -113,15 +113,15 @@ class NewtonStep:
         self.move = -self.inverse @ slope
         self.table = table + self.to_table(self.move)
         # Along hidden axes the error may be as long as the parameters are on average, in the metric. Much noise shortens steps.
-        places = [self.looks.parameters(part) for part in (self.table, self.longer)]
+        places = [self.queries.parameters(part) for part in (self.table, self.longer)]
         most = (np.linalg.lstsq(self.back, np.stack(places, axis=1))[0] ** 2).sum(axis=0).max()
         self.unknown = most / count * hidden.shape[1] * hidden @ hidden.T
 
     def update_coordinates(self) -> None:
         """Set the metric, and coordinates of the subspace in which noise is equal in all directions."""
         values, vectors = np.linalg.eigh(self.hessian)
-        self.matrix = self.looks.set_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
-        whole = np.kron(np.eye(self.table.shape[1]), self.matrix.T * self.looks.units)
+        self.matrix = self.queries.set_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
+        whole = np.kron(np.eye(self.table.shape[1]), self.matrix.T * self.queries.units)
         # Several tables may mean one point, as with effects of groups beside a constant: the shortest has all of its curvature.
         parameters = self.scores.from_table @ whole
         self.onto = np.linalg.qr(np.linalg.lstsq(parameters, self.basis.toarray())[0])[0]
@@ -137,15 +137,15 @@ class NewtonStep:
 
         With counts, the error includes the sum of what the clip cuts; otherwise it is that of the noise.
         """
-        most = self.looks.privacy.most
+        most = self.queries.privacy.most
         usual = math.sqrt(self.onto.shape[1] * most / self.number)
         wide = usual * self.public.slope / math.sqrt(self.public.curvature)
         clip = self.vector_length("gradients", length_level, wide, ROOM if self.is_steep else NARROW_ROOM)
         most_long = self.longest_row * self.public.lipschitz * most
         clip = min(clip * ROOM / NARROW_ROOM if LONG_GRADIENT * clip < most_long < math.inf else clip, most_long)
         clip, cut, level = self.widened_clip(clip, level) if counts else (clip, 0.0, level)
-        found = self.looks.look(self.table, clip / usual, usual, level).gradient
-        return self.onto.T @ found.T.ravel(), clip, math.hypot(self.looks.sensitivity * clip / level, cut)
+        found = self.queries.query(self.table, clip / usual, usual, level).gradient
+        return self.onto.T @ found.T.ravel(), clip, math.hypot(self.queries.sensitivity * clip / level, cut)
 
     def widened_clip(self, clip: float, level: float) -> tuple[float, float, float]:
         """Return a clip that counts show to be wide enough, the estimated sum of clipped excesses, and the remaining level.
@@ -156,8 +156,8 @@ class NewtonStep:
         for left in reversed(range(COUNTS)):
             each = level * math.sqrt(COUNT)
             level *= math.sqrt(1 - COUNT)
-            many = float(self.looks.vectors(self.table, "gradients", 2 * clip, each, np.array([clip]))[0])
-            longer, noise = max(many - DOUBTED / each, 0.0), self.looks.sensitivity / level
+            many = float(self.queries.vectors(self.table, "gradients", 2 * clip, each, np.array([clip]))[0])
+            longer, noise = max(many - DOUBTED / each, 0.0), self.queries.sensitivity / level
             if longer <= noise or not left:
                 break
             clip *= min(max(math.sqrt(longer / noise), CLIP_GROWTH[0]), CLIP_GROWTH[1])
@@ -172,12 +172,12 @@ class NewtonStep:
 
     def find_long_rows(self, length_level: float, level: float) -> Array:
         """Update the metric for directions with a larger Hessian; return the approximate Hessian in it, (rows, rows)."""
-        one = self.looks.count_sensitivity(math.sqrt(2)) * math.sqrt(2 * self.onto.shape[1]) / level
-        longest = self.longest_root(length_level, ROOM**2)  # clipped roots look short here, and are clipped again
+        one = self.queries.count_sensitivity(math.sqrt(2)) * math.sqrt(2 * self.onto.shape[1]) / level
+        longest = self.longest_root(length_level, ROOM**2)  # clipped roots seem short here, and are clipped again
         edge = min(one * longest**2, DEAFENED)
         longest = math.sqrt(edge / one)
         both = self.table.shape[::-1] * 2
-        rough = np.einsum("kikj->ij", self.looks.vectors(self.table, "roots", longest, level).reshape(both))
+        rough = np.einsum("kikj->ij", self.queries.vectors(self.table, "roots", longest, level).reshape(both))
         values, axes = np.linalg.eigh(rough / np.trace(self.scores.table_projection))
         inverse = np.linalg.inv(self.matrix)
         lengths = np.maximum(values - edge / 2, 1.0)
@@ -189,20 +189,20 @@ class NewtonStep:
     @property
     def longest_row(self) -> float:
         """The norm in the metric of the longest row of the domain."""
-        rows = self.looks.rows
+        rows = self.queries.rows
         return math.sqrt(rows.squared_norm(self.scores.radius)) * rows.grid * float(np.linalg.norm(self.matrix, 2))
 
     def longest_root(self, level: float, room: float = ROOM) -> float:
         """Return a clip for roots: at most their largest length in the domain, if the largest curvature is known."""
-        most = self.looks.privacy.most
+        most = self.queries.privacy.most
         bent = self.longest_row * math.sqrt(self.public.smoothness * len(self.table.T) * most)
         return min(self.vector_length("roots", level, math.sqrt(self.onto.shape[1] * most / self.number), room), bent)
 
     def vector_length(self, kind: str, level: float, usual: float, room: float = ROOM) -> float:
         """Return a clip for vectors: somewhat longer than the last length that a histogram shows."""
         edges = usual * FINER ** np.arange(-VECTOR_BINS / 2, VECTOR_BINS / 2)
-        counts = self.looks.vectors(self.table, kind, float(edges[-1]), level, edges)
-        least = COUNT_DEVIATIONS * self.looks.deviation_of_counts(level)
+        counts = self.queries.vectors(self.table, kind, float(edges[-1]), level, edges)
+        least = COUNT_DEVIATIONS * self.queries.deviation_of_counts(level)
         seen = counts > least
         if room < ROOM:  # Lengths of few records show sooner in two bins than in one
             seen |= counts + np.append(0.0, counts[:-1]) > math.sqrt(2) * least
@@ -218,8 +218,8 @@ class NewtonStep:
         cap, own = CAP * self.public.curvature, self.fit.level_of(CHECK / 4)
         probe: Any = {"probe": probe_direction(self.scores, 0), "cap": cap, "along_level": own}
         points = (self.before, self.table, self.table - away, self.table + away)
-        found = [float(self.looks.look(point, **probe).along[0]) for point in points]
-        doubt = COUNT_DEVIATIONS * self.looks.sum_sensitivity(cap, 1.0) / own
+        found = [float(self.queries.query(point, **probe).along[0]) for point in points]
+        doubt = COUNT_DEVIATIONS * self.queries.sum_sensitivity(cap, 1.0) / own
         if float(np.mean(found)) < doubt / 2:  # the mean of four has half the deviation
             raise NotConverged(f"intervals: noise hides changes of the curvature near the estimate. {REMEDY}")
         if max(found) - min(found) > CURVATURE_CHANGE * float(np.mean(found)) + doubt:

@@ -26,33 +26,33 @@ def row_metric(
     fit: Fit, part: float, ridge: float, most: float = math.inf, denoised: bool = False
 ) -> tuple[Metric, float, float]:
     """Return the metric of rows by their noisy second moment, the noisy number of records (0: no constant), and its deviation."""
-    looks, public, level = fit.looks, fit.public, fit.level_of(part)
+    queries, public, level = fit.queries, fit.public, fit.level_of(part)
     turn: Array | None = None
     if public.metric is None:
-        moment, deviation = looks.second_moment(level)
+        moment, deviation = queries.second_moment(level)
     else:
-        turn = looks.set_metric(public.metric.of_rows(looks.constant))
-        moment = looks.second_moment_in_metric(public.metric.longest, level)
-        deviation = looks.sum_sensitivity(1.0, math.sqrt(2)) * public.metric.longest**2 / level
-    metric = Metric.of(moment, math.sqrt(2 * looks.rows.count) * deviation, ridge, most, denoised, turn)
-    if not looks.constant:
+        turn = queries.set_metric(public.metric.of_rows(queries.constant))
+        moment = queries.second_moment_in_metric(public.metric.longest, level)
+        deviation = queries.sum_sensitivity(1.0, math.sqrt(2)) * public.metric.longest**2 / level
+    metric = Metric.of(moment, math.sqrt(2 * queries.rows.count) * deviation, ridge, most, denoised, turn)
+    if not queries.constant:
         return metric, 0.0, 0.0
-    along = (np.eye(len(moment)) if turn is None else np.linalg.inv(turn))[-1] / looks.constant
+    along = (np.eye(len(moment)) if turn is None else np.linalg.inv(turn))[-1] / queries.constant
     return metric, float(along @ moment @ along), float(along @ along) * deviation
 
 
 def truncate_rows(fit: Fit) -> float:
     """Clip rows to a length that few exceed, unless noise hides it; return the share of the squared level that counts cost."""
-    looks, size = fit.looks, fit.size
+    queries, size = fit.queries, fit.size
     share = min((1 / (COUNTED * size * fit.level)) ** 2, COUNTS_COST)
-    deviation = looks.sum_sensitivity(1.0, math.sqrt(2)) / fit.level_of(share)
-    if looks.scores.is_shared or looks.rows.count == 1 or deviation > COUNTS_NOISE * size:
+    deviation = queries.sum_sensitivity(1.0, math.sqrt(2)) / fit.level_of(share)
+    if queries.scores.is_shared or queries.rows.count == 1 or deviation > COUNTS_NOISE * size:
         return 0.0
-    edges = looks.scores.radius * FINER ** np.arange(1.0 - ROW_BINS, 1.0)
-    longer = np.cumsum(looks.lengths(edges, fit.level_of(share))[::-1])
+    edges = queries.scores.radius * FINER ** np.arange(1.0 - ROW_BINS, 1.0)
+    longer = np.cumsum(queries.lengths(edges, fit.level_of(share))[::-1])
     many = longer > np.maximum(LONG * size, SURE_COUNT * deviation * np.sqrt(np.arange(1, ROW_BINS + 1)))
     if place := int(np.argmax(many)):
-        looks.clip_rows(float(edges[-1 - place]))
+        queries.clip_rows(float(edges[-1 - place]))
     return share
 
 
@@ -60,36 +60,36 @@ def fit_metrics(
     fit: Fit, begin: Array, spent: float, starts: bool
 ) -> tuple[Metric, Array, float, float, float, ConstantStart | None]:
     """Return the metric, the matrix for rows, the number of records, the remaining share, the clipped factor, the constant."""
-    looks, public, size = fit.looks, fit.public, fit.size
-    most = size * fit.level / (DIRECTIONS * float(np.trace(looks.scores.table_projection)))
-    alone = fit.has_few or (looks.scores.is_shared and public.has_no_curvature)  # Roots at 0 would be noise
-    share, ridge = (float(np.clip(looks.rows.count / FEATURES, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
-    if looks.rows.count == 1:  # One row needs no preconditioning
+    queries, public, size = fit.queries, fit.public, fit.size
+    most = size * fit.level / (DIRECTIONS * float(np.trace(queries.scores.table_projection)))
+    alone = fit.has_few or (queries.scores.is_shared and public.has_no_curvature)  # Roots at 0 would be noise
+    share, ridge = (float(np.clip(queries.rows.count / FEATURES, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
+    if queries.rows.count == 1:  # One row needs no preconditioning
         alone, share = True, CURVATURES
     if public.is_level:
         alone, share = True, LEVELS
-        rough, counted, deviation = level_metric(looks, fit.level_of(share), size, ridge, most), size, 0.0
+        rough, counted, deviation = level_metric(queries, fit.level_of(share), size, ridge, most), size, 0.0
     else:
         rough, counted, deviation = row_metric(fit, share, ridge, most)
     number, left = size, 1 - share - HISTOGRAMS - CURVATURES - spent
-    if looks.constant:
+    if queries.constant:
         # The sum of its squares is a noisy number of records: it replaces a nominal number that cannot be right.
         wide = 4 * deviation
         number = counted if abs(counted - size) > wide and counted > wide else size
-    searched = looks.constant and (starts if looks.scores.shape[1] == 1 else public.vanishes)
+    searched = queries.constant and (starts if queries.scores.shape[1] == 1 else public.vanishes)
     start = estimate_constant(fit, number, begin, left - SECOND * (not alone)) if searched else None
-    turn = looks.set_metric(rough.matrix)
+    turn = queries.set_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start
     second, longest = fit.level_of(SECOND), LEVERAGE_CUT * math.sqrt(rough.effective_dim / number)
-    if looks.scores.is_shared:  # Rows of one record are weighted by its Hessian
+    if queries.scores.is_shared:  # Rows of one record are weighted by its Hessian
         bent = MAX_RISE * public.curvature
-        fine = looks.vectors(np.zeros(looks.scores.shape), "roots", longest * math.sqrt(bent), second) / bent
-        moved = looks.count_sensitivity(math.sqrt(2))
+        fine = queries.vectors(np.zeros(queries.scores.shape), "roots", longest * math.sqrt(bent), second) / bent
+        moved = queries.count_sensitivity(math.sqrt(2))
     else:
-        fine, moved = looks.second_moment_in_metric(longest, second), looks.sum_sensitivity(1.0, math.sqrt(2))
-    edge = math.sqrt(2 * looks.rows.count) * moved * longest**2 / second  # Edge of the noise
+        fine, moved = queries.second_moment_in_metric(longest, second), queries.sum_sensitivity(1.0, math.sqrt(2))
+    edge = math.sqrt(2 * queries.rows.count) * moved * longest**2 / second  # Edge of the noise
     cut = max(float(rough.signal.sum()) / max(float(np.trace(fine)), edge), 1.0)
-    scale, cut = (cut, 1.0) if looks.scores.is_shared else (1.0, cut)
+    scale, cut = (cut, 1.0) if queries.scores.is_shared else (1.0, cut)
     metric = Metric.of(fine * scale, edge * scale, SECOND_EDGE, most)
-    return metric, looks.set_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start
+    return metric, queries.set_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start

@@ -14,7 +14,7 @@ from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.exact_rows import MATRIX_BITS, ExactRows, Leverage, on_grid
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.monomials import with_functions
-from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.sums.private_queries import PrivateQueries
 from dpconvex.util.arrays import Array
 
 # Share of the squared level for counts by level, and the edge of a moment without noise, next to the records of a level.
@@ -69,19 +69,19 @@ def revealed(values: Array, edge: float) -> Array:
     return np.maximum(clear, rest)
 
 
-def level_metric(looks: PrivateLooks, level: float, size: float, ridge: float, most: float) -> Metric:
+def level_metric(queries: PrivateQueries, level: float, size: float, ridge: float, most: float) -> Metric:
     """Return the metric of rows that encode a record's level alone: only the number of records of each level is unknown."""
-    moment, deviation = looks.second_moment(level)
-    count = len(moment) - bool(looks.constant)
+    moment, deviation = queries.second_moment(level)
+    count = len(moment) - bool(queries.constant)
     told, usual = np.diag(moment)[:count], size / count
     apart = max(float(told.var()) - deviation**2, 0.0)
     counts = np.maximum(usual + apart / (apart + deviation**2) * (told - usual), min(deviation, usual))
-    rows = np.column_stack([np.eye(count), np.full((count, len(moment) - count), looks.constant)])
+    rows = np.column_stack([np.eye(count), np.full((count, len(moment) - count), queries.constant)])
     known = (rows.T * counts) @ rows
-    if not looks.constant:
+    if not queries.constant:
         return Metric.of(known, LEVEL_EDGE * usual, ridge, most)
     # The constant and all levels together are one direction that no row distinguishes: it comes last, with weight 0.
-    alike = np.append(np.full(count, looks.constant), -1.0)
+    alike = np.append(np.full(count, queries.constant), -1.0)
     largest = 2 * float(np.trace(known))
     found = Metric.of(known + largest * np.outer(alike, alike) / (alike @ alike), LEVEL_EDGE * usual, ridge, most)
     found.signal[-1] = found.denoised[-1] = 0.0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpconvex.optim.row_metrics import DomainMetric
-from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.sums.private_queries import PrivateQueries
 from dpconvex.util.arrays import Array
 
 MAX_RISE = 4.0  # Largest factor by which the curvature rises in one step
@@ -189,7 +189,7 @@ class LengthHistograms:
 class Fit:
     """One fit: noisy queries, public facts, and the level of all queries; their squared levels add up."""
 
-    looks: PrivateLooks
+    queries: PrivateQueries
     public: PublicFacts
     level: float
     size: float  # The nominal number of records
@@ -201,13 +201,13 @@ class Fit:
 
     def noise_cost(self, part: float) -> float:
         """Return the weight of gradients' noise next to bias, at a clip of 1 and this share of the squared level."""
-        return (NOISE_COST * self.looks.sensitivity / self.level) ** 2 / part
+        return (NOISE_COST * self.queries.sensitivity / self.level) ** 2 / part
 
     def people(self, number: float) -> float:
         """Return the least number of people with `number` records."""
-        return number / (1 if self.looks.people is None else self.looks.privacy.most)
+        return number / (1 if self.queries.people is None else self.queries.privacy.most)
 
     @property
     def has_few(self) -> bool:
         """Whether records are too few, for each feature and unit of the level, for a second query of the second moment."""
-        return self.size * self.level / self.looks.rows.count < FEW_RECORDS
+        return self.size * self.level / self.queries.rows.count < FEW_RECORDS

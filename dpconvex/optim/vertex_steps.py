@@ -13,7 +13,7 @@ from dpconvex.optim.slope_histograms import SEEN, UNCLIPPED, Fit
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.projections import AxisHull, ConvexSet
 from dpconvex.sets.quadratics import as_quadratic
-from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
+from dpconvex.sums.private_queries import PrivateQueries, VertexQueries
 from dpconvex.util.arrays import Array, Indices
 
 # Shares of the squared level: the constant, the lengths of slopes, and the choices; the steps have the rest.
@@ -25,27 +25,27 @@ PROJECTED = 500  # Steps of the quadratic program at the end
 
 
 def descend_on_vertices(
-    fit: Fit, looks: VertexLooks, batch: Batch, people: Indices | None, form: LossForm, vertices: int
+    fit: Fit, queries: VertexQueries, batch: Batch, people: Indices | None, form: LossForm, vertices: int
 ) -> Array:
     """Return the parameters after the last step, in coordinates, shape (dim,)."""
-    scores, size, widest = looks.scores, fit.size, float(looks.scores.feature_bounds.max())
+    scores, size, widest = queries.scores, fit.size, float(queries.scores.feature_bounds.max())
     public = replace(fit.public, metric=None)  # it is for all features, but few are chosen
     features, left = len(scores.features), 1 - LENGTHS_SHARE - CHOICES_SHARE
     reach, plain = vertex_reach(form), simplex_center(form)[scores.indices] * scores.scale
 
     def part(chosen: Indices, share: float, rounds: float | None = None) -> Fit:
-        own = PrivateLooks(scores.part(chosen), batch, looks.privacy, looks.queries, people)
+        own = PrivateQueries(scores.part(chosen), batch, queries.privacy, queries.noise, people)
         return Fit(own, public, fit.level_of(share), size, rounds)
 
     if scores.has_constant:
         alone, left = part(np.arange(0), CONSTANT_SHARE), left - CONSTANT_SHARE
-        plain[-1] = AdaptiveDescent(alone).run().table[-1] * alone.looks.constant
-    clip = usual_length(looks, plain / looks.units, fit.level_of(LENGTHS_SHARE), public.slope * widest, size)
+        plain[-1] = AdaptiveDescent(alone).run().table[-1] * alone.queries.constant
+    clip = usual_length(queries, plain / queries.units, fit.level_of(LENGTHS_SHARE), public.slope * widest, size)
     own = (reach[:, scores.indices] / scores.scale)[:, :features]
     own = np.where(scores.scale[:features] < 0, -own[::-1], own)
-    found = looks.choose(plain / looks.units, clip, own, fit.level_of(CHOICES_SHARE), vertices)
+    found = queries.choose(plain / queries.units, clip, own, fit.level_of(CHOICES_SHARE), vertices)
     rest = part(np.sort(np.array(found, dtype=np.int64)), left, fit.rounds)
-    last = rest.looks
+    last = rest.queries
     if public.is_lipschitz and form.template.record.discrete:
         table, hessian, *_ = ClassDescent(rest, form).run()
         table = table / hull_stretch(last.parameters(table), form)
@@ -65,11 +65,11 @@ def simplex_center(form: LossForm) -> Array:
     return start
 
 
-def usual_length(looks: VertexLooks, table: Array, level: float, largest: float, size: float) -> float:
+def usual_length(queries: VertexQueries, table: Array, level: float, largest: float, size: float) -> float:
     """Return about the median of records' slopes times their largest entries."""
     edges = LARGEST * largest * FINER ** np.arange(1 - SLOPE_BINS, 1, dtype=float)
-    counts = looks.look(table, edges=edges, histogram_level=level).histogram.sum(axis=0)
-    counts = np.where(counts > COUNT_DEVIATIONS * looks.deviation_of_counts(level), counts, 0.0)
+    counts = queries.query(table, edges=edges, histogram_level=level).histogram.sum(axis=0)
+    counts = np.where(counts > COUNT_DEVIATIONS * queries.deviation_of_counts(level), counts, 0.0)
     if not counts.sum() >= SEEN * size:
         return largest
     return float(edges[np.searchsorted(np.cumsum(counts), UNCLIPPED * counts.sum())])

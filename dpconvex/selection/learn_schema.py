@@ -31,14 +31,14 @@ from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Date, N
 from dpconvex.data.tables import to_float
 from dpconvex.errors import NotConverged, NotPrivate
 from dpconvex.mechanisms.adaptive_steps import total_level
-from dpconvex.mechanisms.noisy_queries import Queries, noise_scale
+from dpconvex.mechanisms.noisy_queries import QueryNoise, noise_scale
 from dpconvex.model.people import NO_UNIT, People
 from dpconvex.model.privacy import Privacy, calibration, check_privacy
 from dpconvex.noise.discrete import GAUSSIAN, measurement
 from dpconvex.noise.gaussian import GRID_LOSS
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import NORM_SLACK
-from dpconvex.sums.private_looks import ROOT_TWO
+from dpconvex.sums.private_queries import ROOT_TWO
 from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import quietly
@@ -49,7 +49,7 @@ WHOLE = 2**16  # Total weight of the records of a person
 OCTAVE = 1000  # Magnitudes are clipped to 2^1000; those below 2^-1000 count as 0
 # Shares of the squared level: of the label relative to a feature, of the noisy number of people, of a column's kind, and of
 # the three histograms of numbers.
-TARGET, COUNTING, KIND, LOOKS = 4.0, 0.02, 0.1, (0.4, 0.3, 0.3)
+TARGET, COUNTING, KIND, HISTOGRAM_SHARES = 4.0, 0.02, 0.1, (0.4, 0.3, 0.3)
 # Thresholds in standard deviations of the noise.  A cell holds records if its count exceeds SURE, or FAR beyond 2^COMMON, where
 # cells are so many that noise would exceed SURE too often.  The cell next to it must exceed NEAR, a sum of further cells SOME.
 # A column needs ENOUGH * SURE records.  With probability 0.95, no run of k cells has noise above COVERED * sqrt(k).
@@ -150,7 +150,7 @@ def learn_schema(
     charge_schema(budget, learnt_cost([earlier]))
     charge(budget, privacy, spend, event)
     marks = frozenset(value for text in absent for value in tables.values_of(text))
-    counts = Counts(Queries(level, source.seeded), weights, WHOLE * (ROOT_TWO if replaced else 1.0), tail)
+    counts = Counts(QueryNoise(level, source.seeded), weights, WHOLE * (ROOT_TWO if replaced else 1.0), tail)
     everybody = np.zeros(len(weights), dtype=np.int64)
     counts.people = public_size or max(float(counts.noisy(everybody, 1, level_share(level, COUNTING))[0][0]), 1.0)
     before = None if earlier is None else earlier.learnt
@@ -242,7 +242,7 @@ def counting_plan(
     weights = {name: TARGET if name == label else 1.0 for name in kinds}
     rest = (1 - COUNTING * (size is None)) / sum(weights.values())
     shares = {name: rest * weight for name, weight in weights.items()}
-    needed = ENOUGH * SURE * ROOT_TWO / level_share(level, min(shares.values()) * LOOKS[0] * (1 - KIND))
+    needed = ENOUGH * SURE * ROOT_TWO / level_share(level, min(shares.values()) * HISTOGRAM_SHARES[0] * (1 - KIND))
     if size is not None and size < needed:
         why = f"noise hides {len(kinds)} columns of fewer than {math.ceil(needed)} records, and there are {size}"
         remedy = "ask for a larger epsilon, ignore columns, or declare what is public of them (known=)"
@@ -276,7 +276,7 @@ def level_of(entry: Any) -> str:
 class Counts:
     """Noisy histograms of the records.  Each record is in one cell; the records of a person have total weight one."""
 
-    queries: Queries
+    noise: QueryNoise
     weights: Indices
     moved: float  # Sensitivity of a histogram
     tail: float  # Probability that a level of a single person passes
@@ -286,7 +286,7 @@ class Counts:
     def noisy(self, places: Indices, cells: int, level: float) -> tuple[Array, float]:
         """Return noisy numbers of people in cells, and the deviation of the noise."""
         sums = np.bincount(places, self.weights, cells).astype(np.int64)  # exact: they are below 2^53
-        noisy = np.asarray(self.queries.noisy(sums, self.moved, level), dtype=float)
+        noisy = np.asarray(self.noise.noisy(sums, self.moved, level), dtype=float)
         return noisy / WHOLE, noise_scale(self.moved, level) / WHOLE
 
     def covered(self, inside: float, noise: float) -> None:
@@ -324,7 +324,7 @@ class Counts:
     def bounds(self, values: Array, kind: str, level: float) -> Column | None:
         """Return a `Numeric` or `Date` with learnt bounds; None if noise hides all values but 0."""
         values = np.clip(values, -(2.0**OCTAVE), 2.0**OCTAVE)
-        first, *further = (level_share(level, share) for share in LOOKS)
+        first, *further = (level_share(level, share) for share in HISTOGRAM_SHARES)
         few = self.people * WHOLE / noise_scale(self.moved, first)
         width = next((width for width, least in COARSE if few < least), 1)
         found, sigma = self.noisy(*octaves(values, width), first)

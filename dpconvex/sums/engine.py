@@ -16,7 +16,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.columns import Stored, block_readers, dense, itself, take_rows as taken
 from dpconvex.sums.clipping import WRITTEN, Norms, clip_gradients, sum_by_person, sum_one_by_one
 from dpconvex.sums.design import TABLE, Design, Product, product, product_apart
-from dpconvex.sums.exact_sums import Look, RecordBlock, Sums, block_sums
+from dpconvex.sums.exact_sums import Query, RecordBlock, Sums, block_sums
 from dpconvex.sums.forms import Label, LeafForm
 from dpconvex.sums.grouped_sums import person_sums, vector_sums
 from dpconvex.sums.programs import LANES
@@ -168,7 +168,7 @@ class RecordSums:
         fixed = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in batch.fields.values())
         self._keeps = fixed and (self.design.pairs is None or batch.size * self.design.count <= KEPT)
         self._made: dict[tuple[str, int], Any] = {}
-        self._looked: dict[int, RecordBlock] = {}  # Gradients often follow a histogram at the same parameters
+        self._evaluated: dict[int, RecordBlock] = {}  # Gradients often follow a histogram at the same parameters
         self._own = None if self._keeps else local()  # Memory of each thread for monomials that are not cached
         self.rows = np.split(np.arange(batch.size), np.arange(self._step, batch.size, self._step)) if batch.size else []
         self.shares = [self._deal(batch.group[rows]) for rows in self.rows]
@@ -299,28 +299,28 @@ class RecordSums:
 
         return np.zeros(len(theta)) + pairwise_sum(self._of_groups(by_person(people, step), one, "people"))
 
-    def look(self, look: Look, people: Indices | None = None) -> Sums:
+    def query(self, query: Query, people: Indices | None = None) -> Sums:
         """Return exact sums of clipped gradients, curvatures and counts by gradient norm; `people` clip each person's sum."""
 
         def one(block: Block) -> Sums:
-            part = self._looked.pop(block.rows[0], None)
-            if part is None or not np.array_equal(part.look.coefficients, look.coefficients):
-                part = RecordBlock(look, block)
-            part.look = look
-            if look.edges.size and self._keeps:
-                self._looked[block.rows[0]] = part
+            part = self._evaluated.pop(block.rows[0], None)
+            if part is None or not np.array_equal(part.query.coefficients, query.coefficients):
+                part = RecordBlock(query, block)
+            part.query = query
+            if query.edges.size and self._keeps:
+                self._evaluated[block.rows[0]] = part
             return block_sums(part)
 
         with np.errstate(all="ignore"):
-            if look.leverage is None:
-                return sum(self._each(one, fill=True), start=look.nothing)
+            if query.leverage is None:
+                return sum(self._each(one, fill=True), start=query.nothing)
             owner = np.arange(self.batch.size) if people is None else people
-            apart = bool(look.vectors) and look.rows.jacobian is None
-            each = look.rows.each * look.rows.count * (look.to_forms.shape[0] if apart else 1)
+            apart = bool(query.vectors) and query.rows.jacobian is None
+            each = query.rows.each * query.rows.count * (query.to_forms.shape[0] if apart else 1)
             step = max(min(FEWEST, WRITTEN // each // LANES * LANES), 1)
-            of_block, groups = vector_sums if look.vectors else person_sums, by_person(owner, step)
-            parts = self._of_groups(groups, lambda b: of_block(RecordBlock(look, b), owner[b.rows]), f"look {step}")
-            return sum(parts, start=look.nothing)
+            of_block, groups = vector_sums if query.vectors else person_sums, by_person(owner, step)
+            parts = self._of_groups(groups, lambda b: of_block(RecordBlock(query, b), owner[b.rows]), f"query {step}")
+            return sum(parts, start=query.nothing)
 
     def read(self, rows: Indices, fill: bool = False) -> Block:
         """Return a block of some records; `fill` pads it to a multiple of `LANES`."""

@@ -31,7 +31,7 @@ FLAT = 1e-10  # A pivot of a Hessian below this fraction of its diagonal counts 
 NO_NUMBERS: Array = np.zeros(0)
 
 
-class Look(NamedTuple):
+class Query(NamedTuple):
     """One query to the records at public parameters: the sums that it asks for, and their clipping bounds."""
 
     rows: ExactRows
@@ -92,13 +92,13 @@ def derivative_along(slopes_at: Callable[[Any], Any], forms: Any, along: Array, 
 class RecordBlock:
     """A block of records in one query, padded to a multiple of `LANES`."""
 
-    look: Look
+    query: Query
     block: "Block"
 
     def __post_init__(self) -> None:
-        forms = self.block.forms(self.look.coefficients)
+        forms = self.block.forms(self.query.coefficients)
         self.forms = np.broadcast_to(forms, (len(forms), self.block.size))
-        self.column, self.leverages = (self.block.records[name] for name in (self.look.rows.name, LEVERAGE))
+        self.column, self.leverages = (self.block.records[name] for name in (self.query.rows.name, LEVERAGE))
 
     @cached_property
     def slopes(self) -> Array:
@@ -109,8 +109,8 @@ class RecordBlock:
 
     def units(self) -> Array:
         """Return slopes in units, shape (columns, records); padding, and records with a slope that is not finite, count as 0."""
-        units = np.asarray(self.look.to_forms @ self.slopes)
-        units /= self.look.unit
+        units = np.asarray(self.query.to_forms @ self.slopes)
+        units /= self.query.unit
         units[:, self.block.count :] = 0.0
         finite = np.isfinite(units)
         if not finite.all():
@@ -119,8 +119,8 @@ class RecordBlock:
 
     def curvatures(self, probe: Array) -> Array:
         """Return each record's curvature along a direction of the columns, shape (count,)."""
-        along = (self.look.to_forms.T @ probe)[:, None]
-        bent = np.asarray(self.look.to_forms @ derivative_along(self.slopes_at, self.forms, along, self.look.width))
+        along = (self.query.to_forms.T @ probe)[:, None]
+        bent = np.asarray(self.query.to_forms @ derivative_along(self.slopes_at, self.forms, along, self.query.width))
         return np.asarray(np.einsum("kn,kn->n", bent, np.broadcast_to(probe[:, None], bent.shape))[: self.block.count])
 
     def roots(self) -> Array:
@@ -128,7 +128,7 @@ class RecordBlock:
 
         Each entry is computed by itself.  Pivots that are not positive, and roots that are not finite, count as 0.
         """
-        to_forms, width = self.look.to_forms, self.look.width
+        to_forms, width = self.query.to_forms, self.query.width
         axes = (to_forms.T[:, [k]].toarray() for k in range(to_forms.shape[0]))
         curvatures = [to_forms @ derivative_along(self.slopes_at, self.forms, along, width) for along in axes]
         left = np.array(curvatures)[..., : self.block.count]
@@ -144,15 +144,15 @@ class RecordBlock:
 
         Each record or person counts in one bin; lengths beyond the last edge count in the last bin.
         """
-        look, found = self.look, self.look.nothing
+        query, found = self.query, self.query.nothing
         found.gradient = gradient
-        if look.probe is not None:
-            bent, count = look.probe.size > 0, self.block.count
-            along = self.curvatures(look.probe) if bent else np.einsum("kn,kn->n", self.slopes, self.forms)[:count]
-            shares = capped(along, look.cap, 0.0 if bent else -1.0)
+        if query.probe is not None:
+            bent, count = query.probe.size > 0, self.block.count
+            along = self.curvatures(query.probe) if bent else np.einsum("kn,kn->n", self.slopes, self.forms)[:count]
+            shares = capped(along, query.cap, 0.0 if bent else -1.0)
             # Multiples of 2^-20, rounded towards 0.
             found.along = np.trunc(shares * 2.0**CURVATURE_BITS).astype(np.int64).sum(keepdims=True)
-        if len(edges := look.edges):
+        if len(edges := query.edges):
             places = np.minimum(np.searchsorted(edges, lengths), len(edges) - 1) + len(edges) * ~up
             found.histogram = np.bincount(places, minlength=2 * len(edges))
         return found
@@ -165,21 +165,21 @@ def capped(values: Array, cap: float, least: float = 0.0) -> Array:
 
 def block_sums(part: RecordBlock) -> Sums:
     """Sum over records; the norm of each record's slopes times its leverage is clipped to the bound."""
-    look, count, gradient = part.look, part.block.count, part.look.nothing.gradient
+    query, count, gradient = part.query, part.block.count, part.query.nothing.gradient
     units, leverages = part.units(), part.leverages
     lengths = np.abs(units[0]) if len(units) == 1 else np.sqrt(np.einsum("kn,kn->n", units, units))
-    if look.bound:
-        share = np.minimum(2.0**LONGEST_BITS, look.bound / np.maximum(leverages, 1.0)) * INSIDE
+    if query.bound:
+        share = np.minimum(2.0**LONGEST_BITS, query.bound / np.maximum(leverages, 1.0)) * INSIDE
         share /= np.maximum(lengths, 1.0)
         clipped = units * np.minimum(share, 1.0, out=share)
         np.trunc(clipped, out=clipped)
-        gradient = split_integers(gradient_sum(look, look.rows.read(part.column), clipped, look.rows.grid))
+        gradient = split_integers(gradient_sum(query, query.rows.read(part.column), clipped, query.rows.grid))
     return part.sums(gradient, (lengths * leverages)[:count], units[0, :count] > 0)
 
 
-def gradient_sum(look: Look, rows: Any, units: Array, grid: float = 1.0) -> Array:
+def gradient_sum(query: Query, rows: Any, units: Array, grid: float = 1.0) -> Array:
     """Return the sum of products of slopes and rows in multiples of the grid, in integers, shape (columns, rows)."""
-    columns = units if look.rows.jacobian is None else units.T.reshape(1, -1)
+    columns = units if query.rows.jacobian is None else units.T.reshape(1, -1)
     found = np.asarray(rows.T @ (columns[0] if len(columns) == 1 else columns.T)).T.reshape(len(columns), -1) / grid
-    own = [look.rows.constant * units.sum(axis=1, keepdims=True)] if found.shape[1] < look.rows.count else []
+    own = [query.rows.constant * units.sum(axis=1, keepdims=True)] if found.shape[1] < query.rows.count else []
     return np.concatenate([found, *own], axis=1)

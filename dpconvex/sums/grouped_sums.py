@@ -8,7 +8,7 @@ import numpy as np
 from dpconvex.data.columns import dense
 from dpconvex.numerics import INSIDE
 from dpconvex.sums.exact_rows import MATRIX_BITS, ExactRows, split_integers
-from dpconvex.sums.exact_sums import LARGEST, LONGEST_BITS, Look, RecordBlock, Sums, gradient_sum
+from dpconvex.sums.exact_sums import LARGEST, LONGEST_BITS, Query, RecordBlock, Sums, gradient_sum
 from dpconvex.sums.linear_scores import ROW_BITS
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.summation import BLOCK
@@ -24,26 +24,26 @@ def person_sums(part: RecordBlock, people: Indices) -> Sums:
     metric is exact but for some rounding.  One factor then shortens all slopes of the person.  Rounding them towards 0 moves
     the sum by at most the sum of leverages, times the root of the number of slopes; the bound is reduced by this.
     """
-    look, count, leverage = part.look, part.block.count, part.look.leverage
+    query, count, leverage = part.query, part.block.count, part.query.leverage
     assert leverage is not None
-    units, levels = part.units(), whole_rows(look.rows, part.column)[: count * look.rows.each]
+    units, levels = part.units(), whole_rows(query.rows, part.column)[: count * query.rows.each]
     first = np.flatnonzero(np.diff(people, prepend=-1))
     counts = np.diff(first, append=count)  # independent of other people, even of the number of their records
     longest = np.maximum.reduceat(np.sqrt(np.einsum("kn,kn->n", units, units))[:count], first)
     finer = 2.0**LONGEST_BITS * INSIDE / np.maximum(longest, 1 / LARGEST) / np.maximum(counts / BLOCK, 1.0)
     units = np.trunc(units[:, :count] * np.repeat(finer, counts))
     square, plain = np.zeros((2, len(first)))
-    each = along_rows(look, levels.reshape(count, look.rows.each, -1), units)
-    for column in range(0, each.shape[1], look.rows.count):
+    each = along_rows(query, levels.reshape(count, query.rows.each, -1), units)
+    for column in range(0, each.shape[1], query.rows.count):
         # The same order of numbers for one person and for many, so that sums of a person's squares have the same bits.
-        own = np.ascontiguousarray(np.add.reduceat(each[:, column : column + look.rows.count], first))
+        own = np.ascontiguousarray(np.add.reduceat(each[:, column : column + query.rows.count], first))
         square += (integer_transform(leverage.matrix, own) ** 2).sum(axis=1)
         plain += (own**2).sum(axis=1)
     lengths, rounding = np.sqrt(square), float(np.linalg.norm(leverage.matrix)) * 2.0**-48
     room = np.add.reduceat(part.leverages[:count], first) * math.sqrt(len(units)) + rounding * np.sqrt(plain)
-    share = np.maximum(look.bound * INSIDE - room, 0.0) / np.maximum(lengths, 1.0)
+    share = np.maximum(query.bound * INSIDE - room, 0.0) / np.maximum(lengths, 1.0)
     share = np.repeat(np.minimum(np.minimum(share, 1.0), 1 / finer), counts)
-    gradient = split_integers(gradient_sum(look, levels, np.trunc(units * share)))
+    gradient = split_integers(gradient_sum(query, levels, np.trunc(units * share)))
     return part.sums(gradient, lengths / finer, np.add.reduceat(units[0], first) > 0)
 
 
@@ -66,19 +66,19 @@ def integer_transform(matrix: Array, integers: Array) -> Array:
 
 def vector_sums(part: RecordBlock, people: Indices) -> Sums:
     """Return the sum of ``t t'`` over people, or counts of people by length, after clipping all t of a person by their trace."""
-    look, found, leverage = part.look, part.look.nothing, part.look.leverage
+    query, found, leverage = part.query, part.query.nothing, part.query.leverage
     assert leverage is not None
-    turned = leverage.turned(part.column)[: len(people) * look.rows.each]
-    turned = turned.reshape(len(people), look.rows.each, -1)
-    first, longest = np.flatnonzero(np.diff(people, prepend=-1)), look.longest
-    if look.vectors == "gradients":
+    turned = leverage.turned(part.column)[: len(people) * query.rows.each]
+    turned = turned.reshape(len(people), query.rows.each, -1)
+    first, longest = np.flatnonzero(np.diff(people, prepend=-1)), query.longest
+    if query.vectors == "gradients":
         # Sums of integers are exact: other people's records do not change their bits.
-        fine = along_rows(look, turned, part.units()[:, : len(people)]) * (2.0**FINER_BITS / longest)
+        fine = along_rows(query, turned, part.units()[:, : len(people)]) * (2.0**FINER_BITS / longest)
         fine = np.trunc(np.clip(np.nan_to_num(fine), -(2.0**SUMMED_BITS), 2.0**SUMMED_BITS))
         vectors, longest = [np.ascontiguousarray(np.add.reduceat(fine, first, axis=0))], 2.0**FINER_BITS
         first = np.arange(len(first))
     else:
-        vectors = [along_rows(look, turned, root) for root in part.roots()]
+        vectors = [along_rows(query, turned, root) for root in part.roots()]
     squares = np.zeros(len(vectors[0]))
     for own in vectors:
         for entry in own.T:  # one by one: the same order for one record and for many
@@ -88,18 +88,18 @@ def vector_sums(part: RecordBlock, people: Indices) -> Sums:
     totals = np.add.reduceat(own, first)  # integers, so the sums are exact
     share = np.repeat(np.minimum(1.0, 2.0**WHOLE_BITS / np.maximum(totals, 1.0)), np.diff(first, append=len(own)))
     scale = np.sqrt(share * (own / np.maximum(squares, 1.0))) * (2.0**ROW_BITS / longest * INSIDE)
-    if not look.edges.size:
+    if not query.edges.size:
         for t in vectors:
             whole = np.trunc(np.nan_to_num(t * scale[:, None]))
             found.moment = found.moment + split_integers(whole.T @ whole)
         return found
-    lengths = np.sqrt(totals / 2.0**WHOLE_BITS) * look.longest
+    lengths = np.sqrt(totals / 2.0**WHOLE_BITS) * query.longest
     return part.sums(found.gradient, lengths, np.ones(len(lengths), dtype=bool))
 
 
-def along_rows(look: Look, turned: Array, units: Array) -> Array:
+def along_rows(query: Query, turned: Array, units: Array) -> Array:
     """Return the sum over each record's rows of slope times row, by columns, shape (n, columns * count)."""
-    if look.rows.jacobian is None:
+    if query.rows.jacobian is None:
         return np.asarray((units.T[:, :, None] * turned).reshape(len(turned), -1))
     total = np.zeros(turned[:, 0].shape)
     for own, rows in zip(units, turned.swapaxes(0, 1), strict=True):  # the same order for one record and for many

@@ -10,7 +10,7 @@ import dpconvex as dp
 from dpconvex.auditing import audit, queries
 from dpconvex.fitting import adaptive, verify
 from dpconvex.mechanisms import noisy_queries
-from dpconvex.sums import engine, exact_rows, private_looks
+from dpconvex.sums import engine, exact_rows, private_queries
 
 SLOW = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def unpaid(kind):
 
     def plant(monkeypatch):
         name = "noisy_symmetric" if kind == "second moment" else "noisy"
-        honest = getattr(noisy_queries.Queries, name)
+        honest = getattr(noisy_queries.QueryNoise, name)
 
         def answered(self, sums, sensitivity, level):
             known = {"curvatures": 1, "slopes along": 1, "counts by length": 2 * len(queries.EDGES)}
@@ -35,7 +35,7 @@ def unpaid(kind):
             self.spent = before if free else self.spent
             return found
 
-        monkeypatch.setattr(noisy_queries.Queries, name, answered)
+        monkeypatch.setattr(noisy_queries.QueryNoise, name, answered)
 
     return plant
 
@@ -55,7 +55,7 @@ def longer(monkeypatch):
 
 
 def wide(part):
-    return replace(part, look=part.look._replace(bound=1.4 * part.look.bound))
+    return replace(part, query=part.query._replace(bound=1.4 * part.query.bound))
 
 
 def quieter(owner, name, place):
@@ -72,23 +72,23 @@ PLANTED = {
     "nothing": (lambda monkeypatch: None, ()),
     "noise": (quieter(noisy_queries, "noise_scale", None), ("gradients", "noise as drawn")),
     "noise as drawn": (
-        quieter(noisy_queries.Queries, "drawn", 1),
+        quieter(noisy_queries.QueryNoise, "drawn", 1),
         ("noise as drawn", "noise of a second moment as drawn"),
     ),
     "clip": (longer, ("gradients",)),
     "sums twice": (twice(engine, "block_sums"), ("gradients", "counts by length")),
     "people twice": (twice(engine, "person_sums"), ("gradients", "counts by length")),
-    "moments twice": (twice(private_looks, "row_moment"), ("second moment",)),
-    "lengths twice": (twice(private_looks, "length_counts"), ("lengths of rows",)),
+    "moments twice": (twice(private_queries, "row_moment"), ("second moment",)),
+    "lengths twice": (twice(private_queries, "length_counts"), ("lengths of rows",)),
     "rows not cut": (
         lambda m: m.setattr(exact_rows, "clipped_rows", lambda rows, *_: rows),
         ("second moment of cut rows",),
     ),
-    "cut moments twice": (twice(private_looks, "clipped_moment"), ("second moment in the metric",)),
+    "cut moments twice": (twice(private_queries, "clipped_moment"), ("second moment in the metric",)),
     "squares twice": (twice(engine, "vector_sums"), ("squares of gradients", "squares of roots", "counts of roots")),
-    "one side of two": (lambda m: m.setattr(private_looks.PrivateLooks, "replaces_one", False), ("gradients",)),
+    "one side of two": (lambda m: m.setattr(private_queries.PrivateQueries, "replaces_one", False), ("gradients",)),
     "one record of many": (
-        lambda m: m.setattr(private_looks.PrivateLooks, "sum_sensitivity", lambda self, one, apart: one * apart),
+        lambda m: m.setattr(private_queries.PrivateQueries, "sum_sensitivity", lambda self, one, apart: one * apart),
         ("second moment", "second moment in the metric", "curvatures", "slopes along"),
     ),
     "records of a person": (

@@ -306,7 +306,7 @@ def test_keys_that_are_unknown_missing_or_of_another_kind_are_rejected(name):
 
 
 DIVIDED = dict.fromkeys((f"{of}_level" for of in ("moment", "histogram", "curvature", "step")), "0x1p-4")
-DIVIDED |= {"rounds": 10**6, "looks": 1}
+DIVIDED |= {"rounds": 10**6, "queries": 1}
 FORGED = {
     "a graph beside it": lambda proof: proof.update(json.loads(of_clipped()) | {"claim": proof["claim"]}),
     "samples beside it": lambda proof: proof.update(sampled={}),
@@ -315,7 +315,7 @@ FORGED = {
     "a level for a smaller guarantee": lambda proof: proof["claim"]["privacy"].update(epsilon="0x1.f8p-1"),
     "a delta that is not there": lambda proof: proof["claim"]["privacy"].update(delta=0),
     "a delta that integers lose": lambda proof: proof["claim"]["privacy"].update(delta=(1e-60).hex()),
-    "too many looks": lambda proof: proof["claim"]["settings"].update(DIVIDED),
+    "too many queries": lambda proof: proof["claim"]["settings"].update(DIVIDED),
     "another law": lambda proof: proof["claim"].update(noise="gamma"),
     "steps without a level": lambda proof: proof["claim"].update(settings={"steps": 3, "step_size": 1}),
     "queries as gradients": lambda proof: proof["claim"].update(perturbed="gradients"),

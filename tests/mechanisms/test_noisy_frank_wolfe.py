@@ -14,12 +14,12 @@ from scipy.special import expit, ndtri
 import dpconvex as dp
 from dpconvex.data.batch import Batch
 from dpconvex.mechanisms import noisy_queries
-from dpconvex.mechanisms.noisy_queries import Queries, choice_weights
+from dpconvex.mechanisms.noisy_queries import QueryNoise, choice_weights
 from dpconvex.noise.choices import choice_width, choices_level
 from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores
-from dpconvex.sums.private_looks import VertexLooks
+from dpconvex.sums.private_queries import VertexQueries
 
 ADJACENCIES = ("add-remove", "replace-one")
 MANY = {"unit": "patient", "most": 2}
@@ -87,7 +87,7 @@ def test_the_level_of_choices_is_nearly_the_least_that_any_bound_has():
         assert width >= 0.99 * level / (0.62666 * math.sqrt(count)) or width == 8.0
 
 
-class Scripted(Queries):
+class Scripted(QueryNoise):
     """Queries that choose as they are told, and multiply the probabilities."""
 
     probability = Fraction(1)
@@ -102,12 +102,12 @@ def law(form, batch, privacy, count, vertices, level=0.8):
     """Return the exact probability of each sequence of choices."""
     scores, found = linear_scores(form), []
     for script in itertools.product(*(range(count - k) for k in range(vertices))):
-        queries = Scripted(1.0, None)
-        queries.script = list(script)
-        looks = VertexLooks(scores, batch, privacy, queries)
+        noise = Scripted(1.0, None)
+        noise.script = list(script)
+        queries = VertexQueries(scores, batch, privacy, noise)
         reach = np.ones((2, count, 1))
-        looks.choose(np.full(scores.shape, 0.3), 0.4, reach, level, vertices)
-        found.append(queries.probability)
+        queries.choose(np.full(scores.shape, 0.3), 0.4, reach, level, vertices)
+        found.append(noise.probability)
     assert sum(found) == 1
     return np.array(found, dtype=float)
 
@@ -167,10 +167,11 @@ def planted(error, monkeypatch):
         monkeypatch.setattr("dpconvex.auditing.queries.choice_weights", quieter)
         monkeypatch.setattr(noisy_queries, "choice_weights", quieter)
     elif error == "a record twice":
-        sums = VertexLooks._sums
-        monkeypatch.setattr(VertexLooks, "_sums", lambda self, *at, **of: sums(self, *at, **of) + sums(self, *at, **of))
+        sums = VertexQueries._sums
+        twice = lambda self, *at, **of: sums(self, *at, **of) + sums(self, *at, **of)  # noqa: E731
+        monkeypatch.setattr(VertexQueries, "_sums", twice)
     else:
-        choose = Queries.choose
+        choose = QueryNoise.choose
 
         def unpaid(self, *arguments):
             before = self.spent
@@ -178,7 +179,7 @@ def planted(error, monkeypatch):
             self.spent = before
             return found
 
-        monkeypatch.setattr(Queries, "choose", unpaid)
+        monkeypatch.setattr(QueryNoise, "choose", unpaid)
 
 
 @pytest.mark.sampled(8)

@@ -23,7 +23,7 @@ from scipy import stats
 
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.mechanisms import private_selection
-from dpconvex.mechanisms.noisy_queries import Queries, choice_weights, noise_scale
+from dpconvex.mechanisms.noisy_queries import QueryNoise, choice_weights, noise_scale
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise import samplers
 from dpconvex.noise.gaussian import integer_level
@@ -236,10 +236,10 @@ def test_a_choice_asks_for_the_exact_probabilities(mistakes, monkeypatch):
 
 # Noisy queries: as much noise as their level asks for, and none beyond the level that was certified
 def test_queries_beyond_what_was_certified_are_refused():
-    queries = Queries(1.0, np.random.default_rng(0))
-    queries.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.8)
-    queries.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.59)
-    refused(DPConvexError, "exceed the certified level", queries.noisy, np.zeros(3, dtype=np.int64), 10.0, 0.2)
+    noise = QueryNoise(1.0, np.random.default_rng(0))
+    noise.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.8)
+    noise.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.59)
+    refused(DPConvexError, "exceed the certified level", noise.noisy, np.zeros(3, dtype=np.int64), 10.0, 0.2)
 
 
 @pytest.mark.parametrize("sensitivity", [math.inf, math.nan, -1.0])
@@ -247,7 +247,7 @@ def test_queries_without_a_finite_sensitivity_are_refused(sensitivity):
     refused(
         DPConvexError,
         "exceed the certified level",
-        Queries(1.0, None).noisy,
+        QueryNoise(1.0, None).noisy,
         np.zeros(1, dtype=np.int64),
         sensitivity,
         0.5,
@@ -255,12 +255,12 @@ def test_queries_without_a_finite_sensitivity_are_refused(sensitivity):
 
 
 def test_levels_that_rounding_would_leave_out_of_their_sum_count():
-    queries = Queries(1.0, np.random.default_rng(0))
-    queries.noisy(np.zeros(1, dtype=np.int64), 1.0, 1.0)
+    noise = QueryNoise(1.0, np.random.default_rng(0))
+    noise.noisy(np.zeros(1, dtype=np.int64), 1.0, 1.0)
     nothing, taken = np.zeros(1, dtype=np.int64), list[object]()
     with suppress(DPConvexError):
         for _ in range(20_000):
-            taken.append(queries.noisy(nothing, 1.0, 1e-8))
+            taken.append(noise.noisy(nothing, 1.0, 1e-8))
     assert len(taken) <= 10_001  # times 1e-16: the room is 1e-12
 
 
@@ -275,7 +275,7 @@ def test_noise_is_as_large_as_the_level_asks_for():
             scale = noise_scale(sensitivity, level)
             assert integer_level(sensitivity, scale) <= level
             assert scale <= np.hypot(sensitivity / level, 3.0) * (1 + 1e-9)
-    drawn = Queries(1.0, np.random.default_rng(0)).noisy_symmetric(np.zeros((60, 60), dtype=object), 100.0, 1.0)
+    drawn = QueryNoise(1.0, np.random.default_rng(0)).noisy_symmetric(np.zeros((60, 60), dtype=object), 100.0, 1.0)
     upper = drawn[np.triu_indices(60, 1)]
     assert np.std(np.diag(drawn)) == pytest.approx(100, rel=0.3)
     assert np.std(upper) == pytest.approx(100 / np.sqrt(2), rel=0.06)
@@ -295,14 +295,14 @@ def test_weights_are_exponentials_but_for_fourteen_digits(rate):
 
 
 def test_draws_have_the_law_of_the_weights():
-    queries, levels, rate, owner = Queries(1.0, seeded_generator(3)), np.array([0, 5, 9, 10]), 0.3, np.arange(4)
+    noise, levels, rate, owner = QueryNoise(1.0, seeded_generator(3)), np.array([0, 5, 9, 10]), 0.3, np.arange(4)
     weights = np.array(choice_weights(levels, rate), dtype=float)
-    found = np.bincount([queries.picked(levels, rate) for _ in range(4000)], minlength=4)
+    found = np.bincount([noise.picked(levels, rate) for _ in range(4000)], minlength=4)
     assert stats.chisquare(found, 4000 * weights / weights.sum()).pvalue > 1e-4
-    assert sorted(Queries(9.0, None).choose(np.arange(4), owner, 1.0, 1.0, 10)) == [0, 1, 2, 3]
+    assert sorted(QueryNoise(9.0, None).choose(np.arange(4), owner, 1.0, 1.0, 10)) == [0, 1, 2, 3]
 
 
 def test_choices_are_refused_beyond_what_was_certified():
-    queries = Queries(0.3, seeded_generator(0))
-    queries.choose(np.arange(4), np.arange(4), 1.0, 0.29, 2)
-    refused(DPConvexError, "exceed the certified level", queries.choose, np.arange(4), np.arange(4), 1.0, 0.1, 1)
+    noise = QueryNoise(0.3, seeded_generator(0))
+    noise.choose(np.arange(4), np.arange(4), 1.0, 0.29, 2)
+    refused(DPConvexError, "exceed the certified level", noise.choose, np.arange(4), np.arange(4), 1.0, 0.1, 1)

@@ -50,7 +50,7 @@ def test_the_exact_loss_of_a_person_is_what_is_claimed(kind, keep, visits, adjac
 
     monkeypatch.setattr("dpconvex.selection.evaluate.perturb", watched)
     monkeypatch.setattr("dpconvex.mechanisms.cell_counts.Cells.middle", lambda cells, sums: 0.5)
-    looks = 2 if kind == "numbers" else 1
+    queries = 2 if kind == "numbers" else 1
     one = keep == "one"
     privacy = dp.Privacy(1.0, adjacency=adjacency) if one else patient(adjacency, 3, keep)
     several = (itertools.combinations_with_replacement(range(3), n) for n in range(1, 1 + (1 if one else visits)))
@@ -64,8 +64,8 @@ def test_the_exact_loss_of_a_person_is_what_is_claimed(kind, keep, visits, adjac
             data["sex"] = ["f", *("f" if k else "m" for k in mine)]
             whose |= {"group": "sex", "groups": ["f", "m"]}
         dp.evaluate(template, model, data, privacy, **whose)
-    assert len(set(scales)) == looks
-    found = [np.concatenate(sums[start : start + looks]) for start in range(0, len(sums), looks)]
+    assert len(set(scales)) == queries
+    found = [np.concatenate(sums[start : start + queries]) for start in range(0, len(sums), queries)]
     added = max(np.abs(found[0] - other).sum() for other in found[1:])
     loss = added if adjacency == "add-remove" else largest_loss(found, 1.0)
     assert loss <= 1.0

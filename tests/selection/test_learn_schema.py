@@ -9,7 +9,7 @@ from scipy.special import ndtr, ndtri
 
 import dpconvex as dp
 from dpconvex.accounting.events import Approximate, Gaussian, event_of
-from dpconvex.mechanisms.noisy_queries import Queries
+from dpconvex.mechanisms.noisy_queries import QueryNoise
 from dpconvex.noise.gaussian import gaussian_delta, grid_loss
 from dpconvex.selection import learn_schema as module
 
@@ -19,20 +19,20 @@ class Transcript:
 
     def __init__(self, monkeypatch):
         self.answers, self.asked, self.replaying, self.place = [], [], False, 0
-        original = Queries.drawn
+        original = QueryNoise.drawn
 
-        def drawn(queries, scale, sums):
+        def drawn(noise, scale, sums):
             if self.replaying:
                 answer, first, known = self.answers[self.place]
                 assert known == scale  # nothing but earlier answers decides it
                 self.place += 1
                 self.asked.append((np.asarray(sums), first, scale))
                 return answer
-            answer = original(queries, scale, sums)
+            answer = original(noise, scale, sums)
             self.answers.append((answer, np.asarray(sums), scale))
             return answer
 
-        monkeypatch.setattr(Queries, "drawn", drawn)
+        monkeypatch.setattr(QueryNoise, "drawn", drawn)
 
     def shift(self):
         """Return how far the two runs are apart, in deviations of a Gaussian mechanism."""
@@ -89,7 +89,7 @@ ERRORS = {
 @pytest.mark.parametrize("name", ERRORS)
 def test_a_planted_error_in_the_sensitivity_is_found(name, monkeypatch):
     original = module.Counts
-    planted = lambda queries, weights, moved, tail: original(queries, *ERRORS[name](weights, moved), tail)  # noqa: E731
+    planted = lambda noise, weights, moved, tail: original(noise, *ERRORS[name](weights, moved), tail)  # noqa: E731
     monkeypatch.setattr(module, "Counts", planted)
     found, claimed = shift_of(name, monkeypatch)
     assert found > claimed

@@ -11,18 +11,18 @@ import scipy.sparse as sp
 import dpconvex as dp
 from dpconvex.data.columns import FileRows
 from dpconvex.fitting.verify import analyse
-from dpconvex.mechanisms.noisy_queries import Queries
+from dpconvex.mechanisms.noisy_queries import QueryNoise
 from dpconvex.optim.row_metrics import Metric
 from dpconvex.sums import linear_scores as linear
 from dpconvex.sums.exact_rows import MATRIX_BITS, split_integers, to_integers
 from dpconvex.sums.exact_sums import SLOPE_BITS
 from dpconvex.sums.linear_scores import linear_scores
-from dpconvex.sums.private_looks import COUNT_BITS, LIMB, PrivateLooks, integer_product
+from dpconvex.sums.private_queries import COUNT_BITS, LIMB, PrivateQueries, integer_product
 
 ADD = dp.Privacy(1.0, 1e-6, "add-remove")
 
 
-class Recorded(Queries):
+class Recorded(QueryNoise):
     """Queries that add no noise, and remember sums and sensitivities."""
 
     def __init__(self):
@@ -81,11 +81,11 @@ def place():
 NONE = {"x": np.zeros((0, 6)), "y": np.zeros(0, dtype=int)}
 
 
-def looks(template, data, privacy=ADD, people=None):
+def queries(template, data, privacy=ADD, people=None):
     batch = template.record.validate(data, clip=False, empty=True)
     scores = linear_scores(analyse(template, dp.AdaptiveSteps()).form)
     scores = replace(scores, width=0.01 * (template in KINKED))
-    return PrivateLooks(scores, batch, privacy, Recorded(), people)
+    return PrivateQueries(scores, batch, privacy, Recorded(), people)
 
 
 def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5, directions=None):
@@ -98,9 +98,9 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5, directions=None):
     edges = 2.0 ** np.arange(-8, 9)
     probe = np.ones(len(found.scores.projection))
     common = {"edges": edges, "histogram_level": 1.0, "along_level": 1.0}
-    found.look(table, clip, leverage, 1.0, cap=0.5, probe=probe, **common)
-    found.look(table, clip, leverage, 1.0, cap=0.3, **common)
-    found.look(table, clip, leverage, 1.0, cap=0.0, **common)
+    found.query(table, clip, leverage, 1.0, cap=0.5, probe=probe, **common)
+    found.query(table, clip, leverage, 1.0, cap=0.3, **common)
+    found.query(table, clip, leverage, 1.0, cap=0.0, **common)
     found.second_moment_in_metric(leverage, 1.0)
     for kind in () if directions else ("gradients", "roots"):
         found.vectors(table, kind, clip * leverage, 1.0)
@@ -109,7 +109,7 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5, directions=None):
     found.lengths(edges, 1.0)
     found.clip_rows(leverage)
     found.second_moment(1.0)
-    return moment, [sums for sums, _ in found.queries.seen], [far for _, far in found.queries.seen]
+    return moment, [sums for sums, _ in found.noise.seen], [far for _, far in found.noise.seen]
 
 
 def records(template, n, rng):
@@ -140,13 +140,13 @@ def test_a_record_adds_what_it_adds_alone_and_no_more_than_the_bound(template):
     rng = np.random.default_rng(3)
     data = records(template, 200, rng)
     for seed, scale in enumerate([0.0, 1.0, 1e3, 1e100]):
-        _, together, far = asked(looks(template, data), seed, scale=scale)
+        _, together, far = asked(queries(template, data), seed, scale=scale)
         left_out = rng.integers(0, 200, 5)
         for k in left_out:
             some = {name: np.delete(column, k, axis=0) for name, column in data.items()}
             one = {name: column[k : k + 1] for name, column in data.items()}
-            _, without, _ = asked(looks(template, some), seed, scale=scale)
-            _, alone, _ = asked(looks(template, one), seed, scale=scale)
+            _, without, _ = asked(queries(template, some), seed, scale=scale)
+            _, alone, _ = asked(queries(template, one), seed, scale=scale)
             for number, (a, b, c, moved) in enumerate(zip(together, without, alone, far, strict=True)):
                 rounding = number in (3, 6, 9)  # gradients: floors of exact sums in the metric
                 assert (np.abs((a - b) - c) <= rounding).all()
@@ -159,13 +159,13 @@ def test_a_record_adds_what_it_adds_alone_and_no_more_than_the_bound(template):
 def test_sums_do_not_depend_on_blocks_formats_or_partitions(template):
     rng = np.random.default_rng(0)
     data = records(template, 300, rng)
-    expected = asked(looks(template, data))[1]
+    expected = asked(queries(template, data))[1]
     sparse = {**data, "x": sp.csr_array(data["x"])}
     order = rng.permutation(300)
     shuffled = {name: column[order] for name, column in data.items()}
     halves_of = [{name: column[some] for name, column in data.items()} for some in (slice(0, 77), slice(77, 300))]
     for other in (sparse, shuffled, dp.Partitions([lambda part=part: part for part in halves_of])):
-        for a, b in zip(asked(looks(template, other))[1], expected, strict=True):
+        for a, b in zip(asked(queries(template, other))[1], expected, strict=True):
             assert (a == b).all()
 
 
@@ -189,8 +189,8 @@ def test_a_person_moves_every_sum_by_no_more_than_its_sensitivity(template, priv
             after = {name: np.concatenate([some[name], others[name]]) for name in some}
             whose = np.concatenate([people[rest], np.full(4, 99)])
         for seed, (scale, directions) in enumerate([(0.0, None), (1.0, None), (30.0, None), (1.0, 1)]):
-            _, before, far = asked(looks(template, data, privacy, people), seed, scale=scale, directions=directions)
-            _, then, _ = asked(looks(template, after, privacy, whose), seed, scale=scale, directions=directions)
+            _, before, far = asked(queries(template, data, privacy, people), seed, scale=scale, directions=directions)
+            _, then, _ = asked(queries(template, after, privacy, whose), seed, scale=scale, directions=directions)
             for a, b, moved in zip(before, then, far, strict=True):
                 assert sum(int(entry) ** 2 for entry in (a - b).flat) <= moved**2 * (1 + 1e-12)
 
@@ -199,13 +199,13 @@ def test_a_person_moves_every_sum_by_no_more_than_its_sensitivity(template, priv
 def test_people_of_one_record_have_the_lengths_of_records(directions):
     template, privacy = softmax(), dp.Privacy(1.0, 1e-6, "add-remove", unit="who", most=1)
     data, edges = records(template, 200, np.random.default_rng(4)), 2.0 ** np.arange(-8, 9, 0.5)
-    found = [looks(template, data), looks(template, data, privacy, np.arange(200))]
+    found = [queries(template, data), queries(template, data, privacy, np.arange(200))]
     for each in found:
         rng = np.random.default_rng(0)
         rows, columns = each.scores.shape
         each.set_metric(rng.normal(size=(directions or rows, rows)))
-        each.look(rng.normal(size=(rows, columns)), edges=edges, histogram_level=1.0)
-    one, other = (each.queries.seen[-1][0] for each in found)
+        each.query(rng.normal(size=(rows, columns)), edges=edges, histogram_level=1.0)
+    one, other = (each.noise.seen[-1][0] for each in found)
     assert sum(abs(one - other).flat) <= 2e-3 * sum(one.flat)
     assert np.count_nonzero(one) > 5
 
@@ -219,7 +219,7 @@ def test_people_with_many_records_move_gradients_by_the_bound_and_hardly_less(ma
     privacy = dp.Privacy(1.0, 1e-6, "add-remove", unit="who", most=many)
     rest = {name: column[many:] for name, column in data.items()}
     both = [
-        asked(looks(template, some, privacy, who), clip=1e-9) for some, who in ((data, people), (rest, people[many:]))
+        asked(queries(template, some, privacy, who), clip=1e-9) for some, who in ((data, people), (rest, people[many:]))
     ]
     for number in (3, 9):
         moved = sum(int(entry) ** 2 for entry in (both[0][1][number] - both[1][1][number]).flat) ** 0.5
@@ -238,7 +238,7 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
     rng = np.random.default_rng(3)
     data, both = records(template, 40, rng), []
     for some in (data, {name: column[1:] for name, column in data.items()}):
-        found = looks(template, some)
+        found = queries(template, some)
         found.set_metric(np.eye(found.scores.shape[0]))
         given = {"clip": 0.25, "leverage": 0.5, "cap": 0.5} | {
             k: v for k, v in odd.items() if k not in ("table", "edges")
@@ -250,13 +250,13 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
             for kind, bins in product(("gradients", "roots"), (edges, edges[:1], edges[:0])):
                 found.vectors(np.full(found.scores.shape, table), kind, odd.get("clip", 1.0), 1.0, bins)
             levels = dict.fromkeys(("level", "histogram_level", "along_level"), 1.0)
-            found.look(np.full(found.scores.shape, table), edges=edges, **levels, **given)
+            found.query(np.full(found.scores.shape, table), edges=edges, **levels, **given)
             given.pop("probe")
-            found.look(np.full(found.scores.shape, table), along_level=1.0, **given)
+            found.query(np.full(found.scores.shape, table), along_level=1.0, **given)
             found.lengths(edges, 1.0)
             found.clip_rows(odd.get("clip", np.inf))
             found.second_moment(1.0)
-        both.append(found.queries.seen)
+        both.append(found.noise.seen)
     for (one, far), (other, _) in zip(*both, strict=True):
         assert sum(int(entry) ** 2 for entry in (one - other).flat) <= far**2 * (1 + 1e-12)
 
@@ -270,20 +270,20 @@ def test_a_length_between_two_bins_does_not_depend_on_the_records_beside_it():
     edges = np.sqrt(33 / 4097) * np.sqrt(2) ** np.arange(-20, 20)
     table, counts = np.random.default_rng(0).normal(size=(3, 12)), []
     for n in (1, 2):
-        found = looks(template, {"x": [row] * n, "y": [0] * n, "g": [0.1416776768609886] * n})
+        found = queries(template, {"x": [row] * n, "y": [0] * n, "g": [0.1416776768609886] * n})
         found.set_metric(np.eye(3))
         found.vectors(table, "roots", float(edges[-1]), 1.0, edges)
-        counts.append(found.queries.seen[-1][0])
+        counts.append(found.noise.seen[-1][0])
     assert (counts[1] == 2 * counts[0]).all()
 
 
 def test_one_edge_asks_how_many_are_beyond_it():
     template, x = dp.load("ridge_regression", features=1), np.array([[0.1], [0.2], [0.4], [-0.8]])
     for privacy in (ADD, dp.Privacy(1.0, 1e-6)):
-        found = looks(template, {"x": x, "y": np.full(4, -1.0)}, privacy)
+        found = queries(template, {"x": x, "y": np.full(4, -1.0)}, privacy)
         found.set_metric(np.eye(found.scores.shape[0]))
         found.vectors(np.zeros(found.scores.shape), "gradients", 1.0, 1.0, np.array([0.3]))
-        counts, moved = found.queries.seen[-1]
+        counts, moved = found.noise.seen[-1]
         assert (counts / 2**COUNT_BITS).tolist() == [2]
         assert moved == 2**COUNT_BITS
 
@@ -301,10 +301,10 @@ def test_edges_in_any_order_put_a_record_into_one_bin_whatever_the_others_are():
     data, counts = records(template, 60, rng), []
     edges = rng.permutation(np.r_[2.0 ** np.arange(-12, 12), np.nan])
     for some in (data, {name: column[1:] for name, column in data.items()}):
-        found = looks(template, some)
+        found = queries(template, some)
         found.set_metric(np.eye(found.scores.shape[0]))
-        found.look(np.zeros((5, 3)), edges=edges, histogram_level=1.0)
-        counts.append(found.queries.seen[-1][0])
+        found.query(np.zeros((5, 3)), edges=edges, histogram_level=1.0)
+        counts.append(found.noise.seen[-1][0])
     assert np.abs(counts[0] - counts[1]).sum() == 2**8
 
 
@@ -337,11 +337,11 @@ def test_mirrored_and_repeated_records_of_a_person_move_squares_by_their_bound()
     data["x"] = np.repeat(data["x"][::4], 4, axis=0) * np.tile([1, -1, 1 - 1e-15, 0.5], 8)[:, None]
     privacy, people = dp.Privacy(1.0, 1e-6, "add-remove", unit="who", most=4), np.repeat(np.arange(8), 4)
     for some in (slice(0, 32), slice(0, 28)):
-        found = looks(template, {name: column[some] for name, column in data.items()}, privacy, people[some])
+        found = queries(template, {name: column[some] for name, column in data.items()}, privacy, people[some])
         found.set_metric(np.eye(4))
         for kind in ("gradients", "roots"):
             found.vectors(np.ones((4, 1)), kind, 1e-9, 1.0)
-        both.append(found.queries.seen)
+        both.append(found.noise.seen)
     for (a, moved), (b, _) in zip(*both, strict=True):
         assert 0.99 * moved < sum(int(entry) ** 2 for entry in (a - b).flat) ** 0.5 <= moved
 
@@ -363,7 +363,7 @@ def test_no_record_raises_what_some_raise(kind, turn, longest):
     """Numbers that are public may overflow: then they do for no record, too, or the error would tell that there is one."""
     template, outcomes = choice(), []
     for count in (0, 1, 3):
-        found = looks(template, records(template, count, np.random.default_rng(0)) if count else NONE)
+        found = queries(template, records(template, count, np.random.default_rng(0)) if count else NONE)
         matrix = np.eye(found.rows.count)
         matrix[0, 0] = turn
         try:
@@ -383,7 +383,7 @@ def test_a_record_of_a_file_that_changes_between_readings_adds_no_more_than_the_
     read, sizes = FileRows.__getitem__, cycle((1e-3, 1.0))
     monkeypatch.setattr(FileRows, "__getitem__", lambda self, rows: read(self, rows) * next(sizes))
     parts = dp.Partitions([{"x": tmp_path / "x.npy", "y": [1]}])
-    _, sums, far = asked(looks(TEMPLATES[-1], parts), scale=0.0)
+    _, sums, far = asked(queries(TEMPLATES[-1], parts), scale=0.0)
     for own, moved in zip(sums, far, strict=True):
         assert sum(int(entry) ** 2 for entry in own.flat) <= moved**2 * (1 + 1e-12)
 
@@ -391,6 +391,6 @@ def test_a_record_of_a_file_that_changes_between_readings_adds_no_more_than_the_
 @pytest.mark.parametrize("directions", [1, 2, 7])
 def test_moments_in_a_metric_are_as_large_as_it_is(directions):
     """The one sum of a single direction filled a table of as many rows as records have, each paid for as if it was alone."""
-    found = looks(softmax(), NONE | {"x": np.zeros((0, 4))})
+    found = queries(softmax(), NONE | {"x": np.zeros((0, 4))})
     found.set_metric(np.ones((directions, 5)))
-    assert found.second_moment_in_metric(0.5, 1.0).shape == found.queries.seen[-1][0].shape == (directions, directions)
+    assert found.second_moment_in_metric(0.5, 1.0).shape == found.noise.seen[-1][0].shape == (directions, directions)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
 from dpconvex.errors import DPConvexError
-from dpconvex.mechanisms.noisy_queries import Queries
+from dpconvex.mechanisms.noisy_queries import QueryNoise
 from dpconvex.model.privacy import Privacy
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.sums.batch_loss import form_sum
@@ -27,7 +27,7 @@ from dpconvex.sums.exact_rows import (
     to_integers,
     with_leverages,
 )
-from dpconvex.sums.exact_sums import CURVATURE_BITS, NO_NUMBERS, SLOPE_BITS, Look, Sums, on_coefficient_grid
+from dpconvex.sums.exact_sums import CURVATURE_BITS, NO_NUMBERS, SLOPE_BITS, Query, Sums, on_coefficient_grid
 from dpconvex.sums.linear_scores import ROW_BITS, LinearScores
 from dpconvex.util.arrays import Array, Indices
 
@@ -47,13 +47,13 @@ class Answer(NamedTuple):
 
 
 @dataclass
-class PrivateLooks:
+class PrivateQueries:
     """Noisy queries to the records of one fit."""
 
     scores: LinearScores
     batch: Batch  # Records that passed the check
     privacy: Privacy  # The privacy unit and the adjacency, which determine sensitivities
-    queries: Queries
+    noise: QueryNoise
     people: Indices | None = None  # The person of each record, if people have several
     row_limit: int | None = field(default=None, init=False)  # Clips x in second moments of rows, in multiples
 
@@ -104,7 +104,7 @@ class PrivateLooks:
         # Two positive semidefinite parts differ by at most the root of two times their bound.
         cut = None if self.row_limit is None else float(self.row_limit**2 + self.rows.constant**2)
         sensitivity = self.sum_sensitivity(cut or self.rows.squared_norm(self.scores.radius), ROOT_TWO)
-        noisy = self.queries.noisy_symmetric(sums, sensitivity, level)
+        noisy = self.noise.noisy_symmetric(sums, sensitivity, level)
         return np.asarray(noisy * self.rows.grid**2, dtype=float), sensitivity * self.rows.grid**2 / level
 
     @property
@@ -145,7 +145,7 @@ class PrivateLooks:
         levels = max(1.0, most * self.factor / self.rows.grid)  # 1 for NaN
         found = self.batch.added_up(clipped_moment, self.batch.share(self._leverage), levels)
         sums = np.zeros((count, count), dtype=object) if found is None else to_integers(found)
-        noisy = self.queries.noisy_symmetric(sums, self.sum_sensitivity(2.0 ** (2 * ROW_BITS), ROOT_TWO), level)
+        noisy = self.noise.noisy_symmetric(sums, self.sum_sensitivity(2.0 ** (2 * ROW_BITS), ROOT_TWO), level)
         return np.asarray(noisy * (levels * self.rows.grid / self.factor / 2.0**ROW_BITS) ** 2, dtype=float)
 
     def vectors(self, table: Array, kind: str, longest: float, level: float, edges: Array = NO_NUMBERS) -> Array:
@@ -166,10 +166,10 @@ class PrivateLooks:
             return self._noisy_counts(found.histogram[beyond : edges.size + beyond], sensitivity, level)
         # A person's part is positive semidefinite with a bounded trace.
         sensitivity = 2.0 ** (2 * ROW_BITS) * self.count_sensitivity(ROOT_TWO)
-        noisy = self.queries.noisy_symmetric(to_integers(found.moment), sensitivity, level)
+        noisy = self.noise.noisy_symmetric(to_integers(found.moment), sensitivity, level)
         return np.asarray(noisy * (levels / scale / 2.0**ROW_BITS) ** 2, dtype=float)
 
-    def look(
+    def query(
         self,
         table: Array,
         clip: float = 1.0,
@@ -197,7 +197,7 @@ class PrivateLooks:
         along = counts = NO_NUMBERS
         if along_level > 0:  # Slopes have both signs
             sensitivity = self.sum_sensitivity(2.0**CURVATURE_BITS, 1.0 if probe.size else 2.0)
-            noisy = self.queries.noisy(found.along, sensitivity, along_level)
+            noisy = self.noise.noisy(found.along, sensitivity, along_level)
             along = np.asarray(noisy * (cap / 2.0**CURVATURE_BITS), dtype=float)
         if len(bins):
             sensitivity = self.count_sensitivity(ROOT_TWO)
@@ -206,25 +206,25 @@ class PrivateLooks:
 
     def _noisy_counts(self, found: Exact, sensitivity: float, level: float) -> Array:
         """Return counts with noise for this sensitivity."""
-        noisy = self.queries.noisy(found * 2**COUNT_BITS, 2.0**COUNT_BITS * sensitivity, level)
+        noisy = self.noise.noisy(found * 2**COUNT_BITS, 2.0**COUNT_BITS * sensitivity, level)
         return np.asarray(noisy, dtype=float) / 2.0**COUNT_BITS
 
     def _sums(self, table: Array, **options: Any) -> Sums:
         """Return the exact sums of a query at a table of parameters, before noise."""
         coefficients = on_coefficient_grid(self.scores.coefficients(table * self.units), self.rows, self.scores.radius)
-        look = Look(self.rows, self.scores.to_forms, coefficients, width=self.scores.width, **options)
-        found = form_sum(self.leveraged, self.scores.form, "look", look, rows=self.people)
-        return look.nothing if found is None else found
+        query = Query(self.rows, self.scores.to_forms, coefficients, width=self.scores.width, **options)
+        found = form_sum(self.leveraged, self.scores.form, "query", query, rows=self.people)
+        return query.nothing if found is None else found
 
     def _gradient(self, found: Sums, bound: float, unit: float, level: float) -> Array:
         exact = integer_product(self._leverage.matrix, to_integers(found.gradient).T)
         shift = max(math.ceil(math.log2(bound)) - ANSWER_BITS, 0)
         sensitivity = bound * self.sensitivity / 2.0**shift + math.sqrt(exact.size)
-        noisy = self.queries.noisy((exact >> shift).ravel(), sensitivity * (1 + NORM_SLACK), level).reshape(exact.shape)
+        noisy = self.noise.noisy((exact >> shift).ravel(), sensitivity * (1 + NORM_SLACK), level).reshape(exact.shape)
         return np.asarray(noisy * (2.0**shift * unit * self.rows.grid / self.factor))
 
 
-class VertexLooks(PrivateLooks):
+class VertexQueries(PrivateQueries):
     """Queries that choose features: rows are measured by their largest entry, and each record is clipped by itself."""
 
     def __post_init__(self) -> None:
@@ -249,7 +249,7 @@ class VertexLooks(PrivateLooks):
         scores = np.maximum(-slopes * up, slopes * down)
         owner = np.repeat(np.arange(len(scores)), scores.shape[1])
         sensitivity = self.sum_sensitivity(bound * 2.0**ROW_BITS, 2.0)
-        return self.queries.choose(scores.ravel(), owner, sensitivity, level, count)
+        return self.noise.choose(scores.ravel(), owner, sensitivity, level, count)
 
 
 def integer_product(matrix: Array, integers: NDArray[Any]) -> NDArray[Any]:
