@@ -23,7 +23,7 @@ from dpconvex.fitting.problem_files import options
 
 PACKAGE = Path(dp.__file__).parent
 LEFT_OUT = words(
-    "mechanisms/recipe.py fitting/usual_steps.py mechanisms/added_quadratic.py optim/quasi_newton.py "
+    "mechanisms/plans.py fitting/usual_steps.py mechanisms/added_quadratic.py optim/quasi_newton.py "
     "optim/proximal_newton.py optim/hessian_models.py sets/barrier.py model/template.py "
     "sums/translation.py accounting/budget.py accounting/file_ledger.py errors.py checker/ fitting/proof.py util/markup.py "
     "certificates/text.py __init__.py selection/evaluate.py selection/evaluation.py selection/measures.py"

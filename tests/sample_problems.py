@@ -9,7 +9,7 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.optim.problem import Problem
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.kinks import split_kinks
-from dpconvex.sets.quadratics import Bend, as_quadratic
+from dpconvex.sets.quadratics import CurvatureBounds, as_quadratic
 
 
 def objective(template, data, found):
@@ -27,7 +27,8 @@ def build(template, modulus, size=40, seed=0, noise=1.0, **options):
     feasible = FeasibleSet(space, template.constraints)
     smooth = as_quadratic(split_kinks(feasible, template.regularizer)[0], space)
     if smooth is not None:
-        options.setdefault("bend", Bend(float(abs(smooth.hessian).sum(axis=1).max()), 0.0, np.inf))
+        largest = float(abs(smooth.hessian).sum(axis=1).max())
+        options.setdefault("public_curvature", CurvatureBounds(largest, 0.0, np.inf))
     batch = options.pop("batch", None) or template.record.sample(size, rng)
     return Problem(
         template,

@@ -21,7 +21,7 @@ from dpconvex.certificates.certificate import (
 from dpconvex.fitting.solve import run
 from dpconvex.fitting.verify import CertifiedFit, FitOptions, analyse, check_template
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.recipe import Automatic
+from dpconvex.mechanisms.plans import Automatic
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.model.people import template_to_fit

@@ -188,7 +188,7 @@ class Certificate(CertificateText):
         return min(self.noise_shift, math.inf if self.diameter is None else self.diameter)
 
     @property
-    def dominated(self) -> bool:
+    def residual_dominates(self) -> bool:
         return self.cover is not None and self.cover.size > self.noise_shift
 
     @property

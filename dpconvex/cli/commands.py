@@ -25,7 +25,7 @@ from dpconvex.data.tables import Table, table_of
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.fitting.problem_files import FOLDER, LARGEST, NARROW, locate, options as options_of
 from dpconvex.fitting.verify import analyse
-from dpconvex.mechanisms.recipe import clipped_steps
+from dpconvex.mechanisms.plans import clipped_steps
 from dpconvex.model.people import People
 from dpconvex.model.template import Template
 from dpconvex.util.arguments import instance, one_of, recast, refuse, require

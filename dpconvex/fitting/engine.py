@@ -53,7 +53,7 @@ class DataEngine:
             hessian_bound=np.inf if smooth.kink is not None else smooth.hessian_bound,
             lengths=form.lengths,
             projector=form.projection,
-            bend=regularizer_curvature(form, radius * (1 + 1e-6)),
+            public_curvature=regularizer_curvature(form, radius * (1 + 1e-6)),
         )
 
     def minimise(self, strong_convexity: float, tolerance: float, **parts: Any) -> Array:

@@ -15,7 +15,7 @@ from dpconvex.fitting.solve import FitJob, checked_batch
 from dpconvex.fitting.statistics import Coefficients, coefficient_names
 from dpconvex.fitting.verify import FitOptions, analyse, check_template, read_form
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
-from dpconvex.mechanisms.recipe import nonsmooth_parts
+from dpconvex.mechanisms.plans import nonsmooth_parts
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.optim.newton_step import NewtonPoint

@@ -7,7 +7,7 @@ from dpconvex.errors import DPConvexError
 from dpconvex.fitting.adaptive import own_form
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe
-from dpconvex.mechanisms.recipe import (
+from dpconvex.mechanisms.plans import (
     has_bounded_gradients,
     has_domain,
     has_nonsmooth_loss,

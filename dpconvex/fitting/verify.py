@@ -17,7 +17,7 @@ from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, vertex_reach
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
-from dpconvex.mechanisms.recipe import Automatic, TargetRange, plan_reason, plans
+from dpconvex.mechanisms.plans import Automatic, TargetRange, plan_reason, plans
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.mechanisms.target_range import RangePlan, Target, target_of

@@ -61,7 +61,7 @@ def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, s
 def longest_step(analysis: Analysis, pull: float, records: float, directions: float) -> float:
     """Return the largest step size for gradients that add up to at most `pull`."""
     margin = STEP_MARGIN if analysis.unbounded is None else UNBOUNDED_MARGIN
-    bend = known_curvature(analysis)
+    bend = curvature_or_zero(analysis)
     longest = margin * margin_length(analysis) / pull
     return directions * (min(longest, BENDS / (bend * records)) if bend else longest)
 
@@ -96,7 +96,7 @@ def slope_of_rest(form: LossForm, smooth: bool) -> float:
     return slope_of(weighted_sum(steep), form) if steep else 0.0
 
 
-def known_curvature(analysis: Analysis) -> float:
+def curvature_or_zero(analysis: Analysis) -> float:
     """Return the largest curvature of one record's loss, or 0 if it is not known."""
     known = analysis.unbounded is None and analysis.kink is None and math.isfinite(analysis.hessian_bound)
     return analysis.hessian_bound if known else 0.0
@@ -107,7 +107,7 @@ def path_rounding(analysis: Analysis, certificate: DescentCertificate, records: 
     form, bound = analysis.form, certificate.gradient_bound
     drawn, radius = path(analysis, certificate, records, sigma)
     # The depth of sums is that of all records; their terms are those of sampled records.
-    return form.lengths.gradient_error(records, bound, known_curvature(analysis), radius, 0.0) * drawn / records
+    return form.lengths.gradient_error(records, bound, curvature_or_zero(analysis), radius, 0.0) * drawn / records
 
 
 def path(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> tuple[float, float]:

@@ -140,7 +140,7 @@ class NoisyGradientDescent(base.ForUnits):
             size=size,
             gradient_bound=bound,
             sensitivity=apart,
-            hessian_bound=clipped.known_curvature(analysis),
+            hessian_bound=clipped.curvature_or_zero(analysis),
             noise_epsilon=privacy.epsilon,
             noise_dimension=p,
             noise_scale=sigma,

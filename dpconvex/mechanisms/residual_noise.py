@@ -90,8 +90,9 @@ class ResidualNoise:
         """Prove a mechanism private with residual noise.  Choose mechanism and share for the least sum of both noises."""
         best = self._certify(mechanism, analysis, privacy, size)
         others = getattr(mechanism, "others", None)
-        every = [(self, one) for one in (others(analysis, best) if best.dominated and callable(others) else ())]
-        every += [(replace(self, share=EVEN), mechanism)] if best.dominated and self.share == SHARE else []
+        drowned = best.residual_dominates
+        every = [(self, one) for one in (others(analysis, best) if drowned and callable(others) else ())]
+        every += [(replace(self, share=EVEN), mechanism)] if drowned and self.share == SHARE else []
         for share, one in every:
             with suppress(NotPrivate, TemplateError, ArithmeticError, ValueError):
                 found = share._certify(one, analysis, privacy, size)
@@ -116,7 +117,7 @@ class ResidualNoise:
             diameter=analysis.form.feasible.diameter,
             event=released_event(bare, noise),
         )
-        return whole.advised(DROWNED) if whole.dominated else whole
+        return whole.advised(DROWNED) if whole.residual_dominates else whole
 
 
 def cover_records(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:

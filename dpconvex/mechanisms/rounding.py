@@ -18,7 +18,7 @@ from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import bound_entries, largest_row_sum
 from dpconvex.sets.certified_distance import longest_row, relative_rounding
 from dpconvex.sets.kinks import Kinks, split_kinks
-from dpconvex.sets.quadratics import Bend, as_quadratic, as_squares, linear_parts, quadratic_of, weighted_sum
+from dpconvex.sets.quadratics import CurvatureBounds, as_quadratic, as_squares, linear_parts, quadratic_of, weighted_sum
 from dpconvex.sets.region import Region, slope_of
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
@@ -156,11 +156,11 @@ def projection_error(form: LossForm, norm: float, step: float = 0.0) -> float:
     return form.feasible.error(norm) + 4 * EPSILON * norm + (kinks.error(norm, step) if kinks and step else 0.0)
 
 
-def regularizer_curvature(form: LossForm, radius: float) -> Bend:
+def regularizer_curvature(form: LossForm, radius: float) -> CurvatureBounds:
     """Bound the curvature of a regularizer, without kinks in a proximal map, at all points of K up to a norm."""
     bounded = form.feasible.norm_bound
     radius = bounded if bounded <= radius else 2.0 ** math.ceil(math.log2(max(radius, 1e-100)))
-    return compute_bend(form, radius)
+    return curvature_up_to(form, radius)
 
 
 def has_other_terms(form: LossForm) -> bool:
@@ -190,16 +190,17 @@ def quadratic_parts(form: LossForm) -> tuple[float, float, Expression | None]:
 
 
 @once
-def compute_bend(form: LossForm, radius: float) -> Bend:
+def curvature_up_to(form: LossForm, radius: float) -> CurvatureBounds:
     stiff, determinants, rest = quadratic_parts(form)
     if rest is None:
-        return Bend(stiff, determinants, math.inf)
+        return CurvatureBounds(stiff, determinants, math.inf)
     if not math.isfinite(radius):
-        return Bend(stiff, math.inf, radius, "nothing bounds the answer")
+        return CurvatureBounds(stiff, math.inf, radius, "nothing bounds the answer")
     try:
         (scalar,), gram = bound_entries(rest, form, radius)
     except NotPrivate as error:
-        return Bend(stiff, math.inf, radius, str(error).splitlines()[0])
+        return CurvatureBounds(stiff, math.inf, radius, str(error).splitlines()[0])
     if scalar.kink is not None:
-        return Bend(stiff, math.inf, radius, scalar.kink.reason)
-    return Bend(stiff, determinants + curvature_bound(scalar.pieces, gram, form.space.dim).eigenvalue, radius)
+        return CurvatureBounds(stiff, math.inf, radius, scalar.kink.reason)
+    other = determinants + curvature_bound(scalar.pieces, gram, form.space.dim).eigenvalue
+    return CurvatureBounds(stiff, other, radius)

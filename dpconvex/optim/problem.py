@@ -23,7 +23,7 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.model.template import Template
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.kinks import Kinks, split_kinks
-from dpconvex.sets.quadratics import Bend, Quadratic
+from dpconvex.sets.quadratics import CurvatureBounds, Quadratic
 from dpconvex.sums.batch_loss import BatchedLoss
 from dpconvex.sums.forms import SmoothExpression, public_part
 from dpconvex.util.arrays import Array, frozen
@@ -51,7 +51,7 @@ class Problem:
     lengths: SumLengths | None = None  # lengths of the sums in the gradient; long ones are assumed by default
     projector: Callable[[Array], Array] | None = field(default=None, repr=False)
     relative: bool = False  # whether tolerances are fractions of the answer's length, if that is above 1
-    bend: Bend = field(default_factory=Bend)  # the regularizer's curvature at all possible minimisers, if known
+    public_curvature: CurvatureBounds = field(default_factory=CurvatureBounds)  # of the regularizer, if known
 
     def __post_init__(self) -> None:
         linear = np.zeros(self.space.dim) if self.linear is None else np.array(self.linear, dtype=float)
@@ -115,15 +115,15 @@ class Problem:
 
     @cached_property
     def curvature(self) -> float:
-        """The proved Lipschitz constant of the gradient of f where `bend` holds; infinite without a proof."""
-        if not np.isfinite(self.hessian_bound + self.bend.rest):
+        """The proved Lipschitz constant of the gradient of f where `public_curvature` holds; infinite without a proof."""
+        if not np.isfinite(self.hessian_bound + self.public_curvature.rest):
             return np.inf
         whole = self.batch.size * self.hessian_bound + self.stiffness + self.added
         return max(whole, self.strong_convexity) * (1 + 1e-9)
 
     def curvature_at(self, theta: Array) -> float:
         """Return the Lipschitz constant of the gradient of f on the segment from a point of K to the minimiser."""
-        return self.curvature if float(np.linalg.norm(theta)) <= self.bend.radius else np.inf
+        return self.curvature if float(np.linalg.norm(theta)) <= self.public_curvature.radius else np.inf
 
     def balanced(self, theta: Array) -> float:
         """Return the square root of L_f mu, infinite if L_f is not known."""
@@ -164,7 +164,7 @@ class Problem:
     @cached_property
     def stiffness(self) -> float:
         """The bound on absolute values that the regularizer's gradient sums; its strong convexity if none is known."""
-        known = self.size * (self.bend.quadratic + self.bend.rest)
+        known = self.size * (self.public_curvature.quadratic + self.public_curvature.rest)
         return known if np.isfinite(known) else self.strong_convexity
 
     @cached_property

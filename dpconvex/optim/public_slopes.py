@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.adaptive_steps import tells_classes
-from dpconvex.mechanisms.recipe import has_domain, has_nonsmooth_loss
+from dpconvex.mechanisms.plans import has_domain, has_nonsmooth_loss
 from dpconvex.optim.adaptive_descent import probe_direction
 from dpconvex.optim.constant_first import are_separate, loss_directions
 from dpconvex.optim.row_metrics import DomainMetric, records_of_domain

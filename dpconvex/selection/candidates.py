@@ -33,7 +33,7 @@ def named_templates(
     every = candidates if several else grid_candidates(candidates, grid)
     given = every if isinstance(every, Mapping) else {str(k): c for k, c in enumerate(every)}
     asked = vars(options) | vars(privacy)
-    found = {name: template_of(name, one, data, features, label, asked, grid or ()) for name, one in given.items()}
+    found = {name: resolved(name, one, data, features, label, asked, grid or ()) for name, one in given.items()}
     require(found, "tune: there is no candidate to choose from.")
     first, reference = next(iter(found.items()))
     # If a candidate maps features by its own options, each has its own records.
@@ -73,7 +73,7 @@ def grid_candidates(estimator: Any, grid: Any) -> dict[str, Any]:
     return dict(zip(names, made, strict=True))
 
 
-def template_of(
+def resolved(
     name: str, candidate: Any, data: Any, features: str, label: str, asked: Mapping[str, Any], varied: Collection[str]
 ) -> tuple[Any, Template, Any]:
     """Return a candidate's estimator (None for a template), its template, and the data in its units."""

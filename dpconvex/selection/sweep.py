@@ -21,7 +21,7 @@ from dpconvex.fitting.verify import CertifiedFit, FitOptions
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
-from dpconvex.mechanisms.recipe import Automatic
+from dpconvex.mechanisms.plans import Automatic
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template

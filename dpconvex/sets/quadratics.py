@@ -221,7 +221,7 @@ class Quadratic:
 
 
 @dataclass(frozen=True)
-class Bend:
+class CurvatureBounds:
     """Bounds on the Hessian of a regularizer's smooth part, as declared, not multiplied by the number of records."""
 
     quadratic: float = 0.0  # For its squares: the largest absolute row sum of the Hessian

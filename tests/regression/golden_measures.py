@@ -10,7 +10,7 @@ from golden_cases import GALLERY, Fit
 
 import dpconvex as dp
 from dpconvex.fitting.verify import analyse
-from dpconvex.mechanisms.recipe import Automatic
+from dpconvex.mechanisms.plans import Automatic
 from dpconvex.optim import backend as backends
 from dpconvex.optim.problem import Problem
 

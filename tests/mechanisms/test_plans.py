@@ -1,4 +1,4 @@
-"""The recipe and the automatic choice: what is the default for which template, and what was compared."""
+"""The default plans and the automatic choice: what is the default for which template, and what was compared."""
 
 import re
 
@@ -8,7 +8,7 @@ import pytest
 from sample_problems import objective
 
 import dpconvex as dp
-from dpconvex.mechanisms.recipe import Automatic
+from dpconvex.mechanisms.plans import Automatic
 from dpconvex.noise.gaussian import gaussian_level
 
 ADJACENCIES = ("replace-one", "add-remove")
