@@ -26,7 +26,7 @@ from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.fitting.files import Released
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
-from dpconvex.model.template import Predict, Template, further_fields
+from dpconvex.model.template import Predict, Template, arguments_of, further_fields
 from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import TEXT, instance, recast, require
 from dpconvex.util.arrays import Array, exact_array, frozen
@@ -175,15 +175,10 @@ class Release(Released, Mapping[str, Array]):
         check_encoded(name, self.schema, getattr(x, "schema", None))
         self.check_names(name, names_of(x))
         check_aligned({"x": x, **fields})
-        further = {field: np.asarray(values) for field, values in fields.items()}
-        for field, values in further.items():
-            if values.dtype.kind in "US":  # NumPy may have converted numbers of a list to texts
-                further[field] = values = exact_array(given) if isinstance(given := fields[field], list) else values
-            further[field] = finite_numbers(field, values) if values.dtype.kind == "f" else values
-            if (declared := (self.choices or {}).get(field)) is not None:
-                check_labels(field, declared, np.atleast_1d(further[field]))
-        features = finite_numbers("x", x)
-        if self.schema is not None and not sp.issparse(features):
+        further = {field: self._column(field, values) for field, values in fields.items()}
+        first = next((one.name for one in arguments_of(function)), "")
+        features: Any = self._column(first, x) if first in (self.choices or {}) else finite_numbers("x", x)
+        if self.schema is not None and not sp.issparse(features) and first not in (self.choices or {}):
             made = abs(features).max(initial=0) <= self.schema.radius + RECORD_TOLERANCE
             require(made, f"{name}: {RAW}", DomainError)  # features of numeric columns have the names of the columns
         if further:
@@ -194,6 +189,16 @@ class Release(Released, Mapping[str, Array]):
     def applied(self, name: str, x: Array, fields: Mapping[str, Any]) -> NDArray[Any]:
         """Call `predict`, `decision_function` or `predict_proba` with columns that a record has checked."""
         return self._called(name, x, {field: fields[field] for field in further_fields(self._function(name), fields)})
+
+    def _column(self, field: str, given: Any) -> NDArray[Any]:
+        """Return the checked values of a field other than features that are numbers."""
+        values = np.asarray(given)
+        if values.dtype.kind in "US" and isinstance(given, list):  # NumPy may have converted numbers of a list to texts
+            values = exact_array(given)
+        values = finite_numbers(field, values) if values.dtype.kind == "f" else values
+        if (declared := (self.choices or {}).get(field)) is not None:
+            check_labels(field, declared, np.atleast_1d(values))
+        return values
 
     def _function(self, name: str) -> Predict | None:
         return {"predict": self.predictor, "decision_function": self.decision}.get(name, self.probabilities)
@@ -274,7 +279,7 @@ def functions_of(template: Template) -> dict[str, Any]:
     named = {"predictor": template.predict, "decision": template.decision, "probabilities": template.probabilities}
     scaled = repr(template.record.fields.get("y")) == repr(Box(-1.0, 1.0))
     choices = {name: domain.values for name, domain in template.record.discrete.items()}
-    only = next(iter(choices.values())) if len(choices) == 1 else None
+    only = next(iter(choices.values())) if len(choices) == 1 and "y" not in template.record.fields else None
     known = {"labels": choices.get("y", only), "choices": choices, "fields": fields_of(template, WEIGHT)}
     return {"source": template.source, "scaled": scaled, **known, **named}
 

@@ -32,14 +32,18 @@ Predict = Callable[..., NDArray[Any]]  # of the parameters, the features, and fu
 
 def further_fields(function: Predict | str | None, given: Container[str] = ()) -> tuple[str, ...]:
     """Return the arguments after x of a function of (parameters, x, ...) that have no default, or are among the given fields."""
+    kinds = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
+    named = (one for one in arguments_of(function)[1:] if one.kind in kinds)
+    return tuple(one.name for one in named if one.default is Parameter.empty or one.name in given)
+
+
+def arguments_of(function: Predict | str | None) -> list[Parameter]:
+    """Return the arguments of a function of (parameters, x, ...) from x on; none if it has no signature."""
     while isinstance(function, partial) and function.func in (best_labels, softmax_of):
         function = function.args[0]
-    with suppress(TypeError, ValueError):  # functions without a signature
-        told = list(signature(function).parameters.values())[2:] if callable(function) else []
-        kinds = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
-        named = (one for one in told if one.kind in kinds)
-        return tuple(one.name for one in named if one.default is Parameter.empty or one.name in given)
-    return ()
+    with suppress(TypeError, ValueError):
+        return list(signature(function).parameters.values())[1:] if callable(function) else []
+    return []
 
 
 def best_labels(

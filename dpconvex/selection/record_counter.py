@@ -62,7 +62,11 @@ class RecordCounter:
         said = f"{caller}: a deviance is of counts and other targets from 0, declared by dp.Box(0, largest), not {domain!r}."
         positive = number and (domain.lower == 0 or self.scales_counts)
         require(positive or "deviance" not in self.measures, f"{said} Leave measures out.")
-        one_of(self.record.continuous).check(caller, "It is what is predicted from.", features=self.features)
+        others = [field for field in fields if field not in (self.label, self.group, WEIGHT)]
+        remedy = (
+            f"Name the field to predict from: features={others[0]!r}." if others else "Add a field to predict from."
+        )
+        one_of(others).check(caller, remedy, features=self.features)
         lacks = "no function predicts. Pass `predict` or `decision` to dp.Template, or `predictor` to dp.Release: a function of"
         said = f"{caller}: {lacks} (parameters, {self.features}) that returns one value for each record."
         require(self.release.predictor is not None, said)
