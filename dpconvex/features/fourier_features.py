@@ -1,7 +1,9 @@
 """Random Fourier features (Rahimi & Recht 2007): a public random map to vectors of known norm that approximates a kernel."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +14,12 @@ from dpconvex.data.validation import finite_numbers
 from dpconvex.errors import DomainError
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.util.arguments import COUNT, TRUTH, between, check_fields, one_of, whole
-from dpconvex.util.arrays import Array
+from dpconvex.util.arrays import Array, frozen
+
+if TYPE_CHECKING or find_spec("sklearn"):
+    from dpconvex.features.transformers import LearnsNothing
+else:
+    LearnsNothing = object  # `transform` needs no scikit-learn
 
 # Number of angles computed at a time, to fit into a processor's cache; rows are padded to multiples of VECTOR.
 BLOCK, VECTOR = 2**14, 32
@@ -21,9 +28,11 @@ LARGEST = 2**30
 KERNELS = ("gaussian", "laplace", "cauchy")
 
 
-@dataclass(frozen=True)
-class RandomFourierFeatures:
+@dataclass(eq=False, repr=False)
+class RandomFourierFeatures(LearnsNothing):
     """Map records by a public random map; inner products of mapped records approximate a shift-invariant kernel.
+
+    A step of a pipeline, if scikit-learn is installed, and a function of records: `transform` needs no `fit`.
 
     Parameters
     ----------
@@ -61,18 +70,6 @@ class RandomFourierFeatures:
         check_fields(self, components=whole(1, LARGEST // int(self.features)))
         seeded_generator(self.seed)
 
-    @cached_property
-    def _drawn(self) -> tuple[Array, Array]:
-        # Frequencies follow the kernel's Fourier transform (Bochner).
-        rng, shape = seeded_generator(self.seed), (self.components, self.features)
-        if self.kernel == "gaussian":
-            frequencies = rng.normal(scale=np.sqrt(2 * self.gamma), size=shape)
-        elif self.kernel == "laplace":
-            frequencies = self.gamma * rng.standard_cauchy(size=shape)
-        else:
-            frequencies = rng.laplace(scale=self.gamma, size=shape)
-        return frequencies, rng.uniform(0, 2 * np.pi, size=self.components)
-
     @property
     def dim(self) -> int:
         """Number of coordinates of a mapped record."""
@@ -88,8 +85,8 @@ class RandomFourierFeatures:
 
         The features of a record depend on that record alone, to the last bit, not on other records or their storage.
         """
-        records = finite_numbers("x", x, (self.features,))
-        frequencies, phase = self._drawn
+        records = self._read(x)
+        frequencies, phase = drawn(self.seed, (self.components, self.features), self.kernel, self.gamma)
         # Not by a matrix product, which sums in another order for each shape; rows are padded to whole vectors.
         width = -(-self.components // VECTOR) * VECTOR
         table = np.pad(frequencies.T, ((0, 0), (0, width - self.components)))
@@ -110,3 +107,20 @@ class RandomFourierFeatures:
             made = np.concatenate([wave[:, : self.components] for wave in waves], axis=1)
             result[first : first + step] = made / np.sqrt(self.components)
         return with_origin(result, x)
+
+    def _read(self, X: Any, reset: bool = False) -> Any:
+        self.__post_init__()  # `set_params` may have changed the options
+        return finite_numbers("x", X, (self.features,))
+
+
+@lru_cache(maxsize=8)
+def drawn(seed: int, shape: tuple[int, int], kernel: str, gamma: float) -> tuple[Array, Array]:
+    """Return frequencies from the kernel's Fourier transform (Bochner), shape (components, features), and phases."""
+    rng = seeded_generator(seed)
+    if kernel == "gaussian":
+        frequencies = rng.normal(scale=np.sqrt(2 * gamma), size=shape)
+    elif kernel == "laplace":
+        frequencies = gamma * rng.standard_cauchy(size=shape)
+    else:
+        frequencies = rng.laplace(scale=gamma, size=shape)
+    return frozen(frequencies), frozen(rng.uniform(0, 2 * np.pi, size=shape[0]))

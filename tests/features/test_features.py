@@ -161,7 +161,7 @@ SILENT = [
     (preprocessing.Binarizer(threshold=0.3), TABLE),
     (PolynomialFeatures(), TABLE),
     (FunctionTransformer(np.sqrt), TABLE),
-    (FunctionTransformer(dp.RandomFourierFeatures(2, 5).transform), TABLE),
+    (dp.RandomFourierFeatures(2, 5), TABLE),
     (SPLINES, TABLE),
     (HashingVectorizer(n_features=16), TEXTS),
     (FeatureHasher(n_features=16, input_type="string"), [text.split() for text in TEXTS]),

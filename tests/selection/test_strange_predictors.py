@@ -12,9 +12,11 @@ import warnings
 from dataclasses import replace
 from functools import partial
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from judged_models import HUBER, LOGISTIC, MODEL, X, Y
+from refused import refused
 from scipy.special import expit
 
 import dpconvex as dp
@@ -313,3 +315,22 @@ def test_an_interrupt_at_any_time_ends_a_shared_context():
             assert not opened
     finally:
         signal.signal(signal.SIGALRM, usual)
+
+
+def test_predictions_from_a_discrete_field_alone_are_evaluated():
+    w, groups = cp.Variable(3, name="w"), ["a", "b", "c"]
+    learner = dp.Template(
+        record=dp.Record(g=dp.Choice(groups), y=dp.Box(-1, 1)),
+        loss=lambda g, y: cp.square(w[groups.index(g)] - y),
+        regularizer=1e-3 * cp.sum_squares(w),
+        predict=lambda parameters, g: parameters["w"][np.searchsorted(groups, g)],
+    )
+    release = dp.Release({"w": [-0.5, 0.0, 0.5]}, not_private_because="a test").with_template(learner)
+    assert release.labels is None
+    np.testing.assert_array_equal(release.predict(["c", "a"]), [0.5, -0.5])
+    refused(dp.DomainError, "field 'g'", release.predict, ["c", "d"])
+    g = np.resize(groups, 3000)
+    records = {"g": g, "y": np.searchsorted(groups, g) / 2 - 0.5}
+    refused(dp.TemplateError, "features='g'", dp.evaluate, learner, release, records, dp.Privacy(9.0))
+    found = dp.evaluate(learner, release, records, dp.Privacy(9.0), features="g", seed=0)
+    assert found.error < 0.01 < found.constant
