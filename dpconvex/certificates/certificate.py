@@ -28,7 +28,6 @@ from dpconvex.util.arguments import recast, require, whole
 from dpconvex.util.plain_data import build, without_missing
 
 MOST_PEOPLE = 10**6  # Largest group for group privacy
-FEW = 4.0  # Value of n mu / p below which answers are often no better than a constant's: measured (docs/choosing.md)
 QUICK = 3000  # Proofs of at most this many bytes are checked when they are read
 
 
@@ -376,16 +375,9 @@ class QueriesCertificate(Certificate, perturbed="queries"):
     drawn = "The noise of every query is integer and is drawn exactly."
     gaussian_level = setting("level", None)
 
-    def few(self, share: float = 1.0) -> str:
-        """Return a text if n mu / p is below `FEW`, counting a `share` of the records; empty otherwise."""
-        most = self.privacy.most
-        each = share * self.size * self.settings.get("level", 0.0) / (max(self.noise_dimension, 1) * most)
-        why = f"is {each:.2g} (docs/choosing.md): below {FEW:g}, answers are often no better than a constant's"
-        return f"n mu / p{f' / {most}' * (most > 1)} {why}" * (each < FEW)
-
     @property
     def error(self) -> str:
-        return f"no bound: clipped steps need not converge to the ERM solution. {self.few()}".removesuffix(". ")
+        return "no bound: clipped steps need not converge to the ERM solution"
 
 
 class StatisticsCertificate(Certificate, perturbed="statistics"):

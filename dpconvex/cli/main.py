@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from threading import Event, Thread, current_thread, main_thread
@@ -342,7 +343,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser().parse_args(arguments)
     try:
         with interruptible(arguments is None), warnings.catch_warnings(), progress(chosen.name, chosen.progress):
-            warnings.showwarning = lambda said, *_: print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
+            tell = lru_cache(None)(lambda said: print(f"dpconvex {chosen.name}: {said}", file=sys.stderr))
+            warnings.showwarning = lambda said, *_: tell(str(said))  # once for many fits
             command = getattr(import_module(f"dpconvex.cli.{chosen.module}"), chosen.name.replace("-", "_"))
             status: int | None = command(chosen)
             sys.stdout.flush()

@@ -139,17 +139,6 @@ def has_own_rows(form: LossForm) -> bool:
     return not scores.is_shared and scores.shape[0] > 1
 
 
-def informative_share(form: LossForm) -> float:
-    """Return the share of informative records, relative to a median: 2 min(q, 1 - q) for a quantile q, 1 for other losses."""
-    public = public_facts(own_form(form)[0])[1]
-    if not public.vanishes:  # with a link, slopes of all records are informative
-        return 1.0
-    down, up = (np.ravel(side) for side in public.longest)  # for one score, or for each score
-    least, both = np.minimum(down, up), down + up
-    known = (least > 0) & np.isfinite(both)
-    return float(np.mean(np.where(known, 2 * least, 1.0) / np.where(known, both, 1.0)))
-
-
 def fewest_records(form: LossForm, certificate: Certificate, fits: bool) -> int:
     """Return the smallest number of records for an estimate with covariance; with fewer, noise exceeds the Hessian."""
     count, sides = form.basis.shape[1], 2 if certificate.privacy.adjacency == "replace-one" else 1

@@ -1,6 +1,5 @@
 """The private fit, and the private release of sums: data are read after the certificate is fixed and charged."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,8 +21,9 @@ from dpconvex.data.partitions import Partitions, normalized
 from dpconvex.data.record import Record, num_records, require_arrays
 from dpconvex.data.schema import Schema, check_inside, check_unit
 from dpconvex.errors import DomainError, NotPrivate, warn
-from dpconvex.fitting.adaptive import informative_share, release_steps
+from dpconvex.fitting.adaptive import release_steps
 from dpconvex.fitting.engine import DataEngine, check_backend
+from dpconvex.fitting.few_records import few_records
 from dpconvex.fitting.release import Release, annotated, fields_of, functions_of
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.fitting.verify import CertifiedFit, FitOptions, RangedFit, analyse, check_template, form_of
@@ -34,7 +34,6 @@ from dpconvex.mechanisms.target_range import CELLS, counts_of, rescaled_targets
 from dpconvex.model.people import NO_UNIT, People, template_to_fit
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
-from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.backend import resolve_backend
 from dpconvex.optim.row_metrics import in_natural_units
@@ -217,22 +216,12 @@ class FitJob:
             publishing = "so publishing one record, drawn at random, would satisfy it"
             yield f"delta = {delta:g} is not below 1 / {size}, the number of records, {publishing}: take 1e-6, for example."
         for fit in fits:
-            if isinstance(fit.certificate, QueriesCertificate) and "vertices" not in fit.certificate.settings:
-                if few := fit.certificate.few(share := informative_share(form_of(fit.template))):
-                    told = f", with {share:.2g} of the records on the steep side: estimated quantiles are too near to the median"
-                    told = f"{few}{told * (share < 0.99)}. More records, a larger epsilon or fewer features help."
-                    yield f"{size} records for {fit.certificate.noise_dimension} parameters: {told}"
-                continue
             if fit.certificate.perturbed in ("objective", "output") and (far := in_natural_units(fit.template.record)):
                 names, more = ", ".join(map(repr, far)), ", or pass a delta" * (not delta)
                 why = "noise is the same in all directions, but fields are in natural units"
                 yield f"{why}: scale {names} to -1 to 1 by public bounds{more}."
-            numbers = sum(math.prod(variable.shape) for variable in fit.template.variables)
-            count = int(fit.certificate.settings.get("vertices", numbers))
-            signal = size * (gaussian_level(epsilon, delta) / math.sqrt(count) if delta else epsilon / count)
-            if size < 2 * count and signal < 4:
-                told = "noise may outweigh the records. Fewer features, more records or a larger epsilon help"
-                yield f"{size} records for {count} parameters: at epsilon = {epsilon:g} {told}."
+            if few := few_records(form_of(fit.template), fit.certificate):
+                yield few
 
     @property
     def uncounted(self) -> bool:

@@ -11,6 +11,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.text import UNIT_COST
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
+from dpconvex.fitting.few_records import few_records
 from dpconvex.fitting.proof import proof_of
 from dpconvex.fitting.usual_steps import steps_are_default
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
@@ -195,6 +196,7 @@ class FitOptions:
             raise NotPrivate(said, template.losses[0], remedy)
         found, plan = self._chosen(template, privacy, int(size))
         found = found or certified(template, privacy, int(size), plan, self.residual_noise)
+        found = found.advised(few_records(form_of(template), found.certificate, fits=False))
         if privacy.most > 1:
             found = found.advised(self._cost_of_unit(found, privacy))
         if self.mechanism is not None or isinstance(found.mechanism, Automatic):

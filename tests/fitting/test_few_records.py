@@ -78,7 +78,7 @@ def test_classes_of_few_records_are_no_more_certain_than_noise_allows(classes):
     ("quantile", "size", "most", "said"),
     [
         (0.5, 200, 1, r"^200 records for 5 parameters: n mu / p is [0-9.]+ .*constant's\. More"),
-        (0.9, 800, 1, "with 0.2 of the records on the steep side: estimated quantiles are too near to the median"),
+        (0.9, 800, 1, "ith 0.2 of the records on the steep side, estimated quantiles are too near to the median"),
         (0.5, 800, 1, ""),
         (0.5, 800, 4, r"n mu / p / 4 is 3\."),  # noise is four times as large
     ],
@@ -94,6 +94,22 @@ def test_few_records_for_each_parameter_are_said_before_payment(quantile, size, 
         unit = np.arange(size) // most if people else None
         dp.solve(learner, {"x": x, "y": x[:, 0]}, kept, budget=dp.Budget(whole), unit=unit)
     assert [bool(re.search(said, str(one.message))) for one in found] == [True] * bool(said)
+
+
+@pytest.mark.parametrize(
+    ("classes", "features", "size", "privacy", "few"),
+    [
+        (10, 20, 400, dp.Privacy(1.0), True),  # two records for each parameter
+        (10, 20, 900, dp.Privacy(1.0), False),
+        (10, 64, 1300, dp.Privacy(1.0, 1e-6), False),  # the digits: the error is a third of a constant's
+        (10, 64, 600, dp.Privacy(1.0, 1e-6), True),
+        (2, 10, 300, dp.Privacy(0.1), True),
+    ],
+)
+def test_certificates_say_where_records_are_few_for_their_classes(classes, features, size, privacy, few):
+    kind = "softmax_regression" if classes > 2 else "logistic_regression"
+    found = dp.verify(dp.load(kind, features=features, classes=classes), privacy, size)
+    assert ("more records, a larger epsilon" in str(found.explain()).lower()) == few
 
 
 RECORDS, DRAWS = 300, 8
