@@ -70,8 +70,8 @@ class Private(BaseEstimator):
     radius : float
         Public bound on the Euclidean norm of a record's features.
     fit_intercept : bool
-        Fit an intercept b, with a penalty of 1e-6 at most.  Regressors do so by default.  Learners with a constant of their
-        own raise an error.
+        Fit an intercept b, with a penalty of 1e-6 at most.  Learners with linear scores do so by default.  Learners with a
+        constant of their own raise an error.
     intercept_scaling : float
         Factor of b, in units of the radius.  Gradients are longer with b, by ``sqrt(1 + intercept_scaling**2)``.
     clip : bool

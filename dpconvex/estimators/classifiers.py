@@ -89,21 +89,27 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
         return tags
 
 
-class LogisticRegression(PrivateClassifier, problem="logistic_regression", weights="w", models_probabilities=True):
+class LinearClassifier(PrivateClassifier):
+    """Base class of classifiers with scores that are linear in the features, and an intercept."""
+
+    fit_intercept: bool = True
+
+
+class LogisticRegression(LinearClassifier, problem="logistic_regression", weights="w", models_probabilities=True):
     """Fit logistic regression for two classes: `problems/logistic_regression.py`."""
 
 
-class LinearSVC(PrivateClassifier, problem="huber_svm", weights="w"):
+class LinearSVC(LinearClassifier, problem="huber_svm", weights="w"):
     """Fit a support vector machine with the Huber hinge for two classes: `problems/huber_svm.py`."""
 
 
 class SoftmaxRegression(
-    PrivateClassifier, problem="softmax_regression", weights="W", two_classes=False, models_probabilities=True
+    LinearClassifier, problem="softmax_regression", weights="W", two_classes=False, models_probabilities=True
 ):
     """Fit softmax regression for any number of classes: `problems/softmax_regression.py`."""
 
 
-class LeastSquaresClassifier(PrivateClassifier, problem="least_squares_classifier", weights="W", two_classes=False):
+class LeastSquaresClassifier(LinearClassifier, problem="least_squares_classifier", weights="W", two_classes=False):
     """Fit least squares to any number of classes, from one release of sums: `problems/least_squares_classifier.py`."""
 
 
