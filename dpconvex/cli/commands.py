@@ -23,7 +23,7 @@ from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, emit, split_wo
 from dpconvex.data.schema import Schema, read_settings
 from dpconvex.data.tables import Table, table_of
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.fitting.problem_files import FOLDER, LARGEST, NARROW, locate, options as options_of
+from dpconvex.fitting.problem_files import FOLDER, LARGEST, NARROW, locate, options as options_of, takes_intercept
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.plans import clipped_steps
 from dpconvex.model.people import People
@@ -238,10 +238,11 @@ def suited(chosen: argparse.Namespace) -> Schema:
     """Return the declared schema, and complete the options of a shipped problem as its estimator does."""
     schema, known = declared_schema(chosen), options_of(chosen.problem)
     shipped = locate(chosen.problem).parent == FOLDER
-    usual: dict[str, Any] = {"constant": schema.constant} if schema.constant else {}
+    constant = schema.constant or 0.5 * (shipped and takes_intercept(chosen.problem))
+    usual: dict[str, Any] = {"constant": constant} if constant else {}
     if shipped and schema.labels is None:
         counts: dict[str, Any] = {"scaled": True, "target": LARGEST} if "scaled" in known else {}
-        usual = {"constant": schema.constant or 0.5} | counts
+        usual |= counts
         said = f"{chosen.problem}: targets must not be negative; label_bounds are {schema.label_bounds}: let them begin at 0."
         require(not counts or min(schema.label_bounds or (0.0,)) >= 0, said)
         if chosen.delta and (chosen.mechanism or STEPS).startswith(STEPS):  # steps need little smoothing, and no bound

@@ -31,6 +31,13 @@ FOLDER = next((p for p in (PACKAGE / "problems", PACKAGE.parent / "problems") if
 LARGEST = math.exp(3.0)
 # Widths of smoothing of pinball losses. Steps need little; exact minimisers need more noise for a smaller width.
 NARROW, WIDE = 0.005, 0.1
+# Problems with the option `constant` that need none: other parameters, or features, take an intercept's place.
+WITHOUT_INTERCEPT = {"additive_logistic", "additive_regression", "bradley_terry", "conditional_logit", "kernel_svm"}
+
+
+def takes_intercept(problem: str) -> bool:
+    """Return whether a problem that comes with the toolkit should be fitted with an intercept."""
+    return problem in shipped() and "constant" in options(problem) and problem not in WITHOUT_INTERCEPT
 
 
 def shipped() -> dict[str, Path]:

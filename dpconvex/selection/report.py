@@ -15,7 +15,7 @@ import numpy as np
 from dpconvex.accounting.budget import Budget, amount_text
 from dpconvex.certificates.text import meaning_text
 from dpconvex.data.schema import Schema
-from dpconvex.fitting.problem_files import load, options, problems
+from dpconvex.fitting.problem_files import load, problems, takes_intercept
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.model.privacy import Privacy
@@ -206,11 +206,10 @@ def learnt_section(release: Release, shapes: Mapping[Any, Any], coefficients: Co
 def missing_intercept(release: Release) -> str:
     """Return a warning about effects of a shipped problem on a schema's features without an intercept, or an empty text."""
     name, schema = release.source[0] if release.source else "", release.schema
-    takes_one = name in problems() and "constant" in options(name) and not name.startswith("additive")
-    if not takes_one or "b" in release or schema is None or schema.constant:
+    if not takes_intercept(name) or "b" in release or schema is None or schema.constant:
         return ""
     said = "The fit has no intercept. Effects of columns stand for it, and their signs may be wrong."
-    return f"{said} Fit with fit_intercept=True, or --set constant=0.5."
+    return f"{said} Fit with fit_intercept=True, or with constant=0.5."
 
 
 def effect_unit(release: Release) -> tuple[float, str]:
