@@ -90,10 +90,10 @@ def descended(
     return np.array(draws)
 
 
-def untuned(split: Split, epsilon: float, seed: int) -> Array:
+def untuned(split: Split, epsilon: float, seed: int, **options: Any) -> Array:
     """Fit ours: logistic regression for two classes, softmax regression for more."""
     estimator = dp.LogisticRegression if split.classes == 2 else dp.SoftmaxRegression
-    model = estimator(classes=range(split.classes), size=len(split.y), **usual(epsilon, seed))
+    model = estimator(classes=range(split.classes), size=len(split.y), **usual(epsilon, seed), **options)
     _, seconds = timed(partial(model.fit, split.x, split.y))
     return np.array([classified(split, model.predict_proba(split.x_test), seconds)])
 
@@ -173,7 +173,7 @@ def images(name: str, epsilon: float, seed: int, options: Namespace) -> Iterator
         order = np.random.default_rng(seed).permutation(len(y))
         x, y = x[order], y[order]
     split = Split(name, x[:size], y[:size], x[size:], y[size:], classes)
-    yield OURS, untuned(split, epsilon, seed)
+    yield OURS, untuned(split, epsilon, seed, fit_intercept=False)
     yield "clipped descent, tuned", descended(split, epsilon, seed, CLIPPED if x.shape[1] < 1000 else FEW)
     squares = SQUARES if x.shape[1] < 1000 else SQUARES | {"shared": (0.1,), "ridge": (0.3, 1.0)}
     lengths = 1.0, 3.0, 10.0, 30.0
