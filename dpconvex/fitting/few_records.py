@@ -1,13 +1,15 @@
-"""Whether records are too few to learn from at a guarantee, by public numbers (docs/choosing.md)."""
+"""Warnings of fits that learn little, by public facts: few records for the guarantee (docs/choosing.md), constant losses."""
 
 import math
 
 import numpy as np
 
 from dpconvex.certificates.certificate import Certificate, QueriesCertificate
+from dpconvex.errors import shorten
 from dpconvex.fitting.adaptive import own_form
 from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.optim.public_slopes import public_facts
+from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores
 
@@ -56,3 +58,24 @@ def informative_share(form: LossForm) -> float:
     least, both = np.minimum(down, up), down + up
     known = (least > 0) & np.isfinite(both)
     return float(np.mean(np.where(known, 2 * least, 1.0) / np.where(known, both, 1.0)))
+
+
+def constant_value(analysis: Analysis, certificate: Certificate) -> str:
+    """Return a warning if all records with one value of a discrete field have a constant loss; empty otherwise."""
+    form, record = analysis.form, analysis.form.template.record
+    if not record.discrete:
+        return ""
+    if analysis.losses:
+        moves = [loss.gradient_bound > 0 for loss in analysis.losses]
+    elif isinstance(certificate, QueriesCertificate):
+        moves = [bool(label.combine.count_nonzero()) for label in linear_scores(form).form.labels]
+    else:
+        moves = [any(analysis.rows[leaf].any() for leaf in leaves) for leaves in form.leaves]
+    for name, choice in record.discrete.items() if any(moves) else ():
+        for value in choice.values:
+            own = [k for k, values in enumerate(record.combinations) if values[name] == value]
+            if not any(moves[k] for k in own):
+                what = f"for {name} = {value!r} the loss is constant, {shorten(str(form.losses[own[0]]), 60)}"
+                remedy = f"For a loss of labels -1 and 1, write 2 * {name} - 1 in place of labels 0 and 1."
+                return f"{what}: nothing is learnt from these records. {remedy}"
+    return ""

@@ -23,7 +23,7 @@ from dpconvex.data.schema import Schema, check_inside, check_unit
 from dpconvex.errors import DomainError, NotPrivate, warn
 from dpconvex.fitting.adaptive import release_steps
 from dpconvex.fitting.engine import DataEngine, check_backend
-from dpconvex.fitting.few_records import few_records
+from dpconvex.fitting.few_records import constant_value, few_records
 from dpconvex.fitting.release import Release, annotated, fields_of, functions_of
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.fitting.verify import CertifiedFit, FitOptions, RangedFit, analyse, check_template, form_of
@@ -220,8 +220,11 @@ class FitJob:
                 names, more = ", ".join(map(repr, far)), ", or pass a delta" * (not delta)
                 why = "noise is the same in all directions, but fields are in natural units"
                 yield f"{why}: scale {names} to -1 to 1 by public bounds{more}."
-            if few := few_records(form_of(fit.template), fit.certificate):
-                yield few
+            said = (
+                few_records(form_of(fit.template), fit.certificate),
+                constant_value(analyse(fit.template, fit.mechanism), fit.certificate),
+            )
+            yield from filter(None, said)
 
     @property
     def uncounted(self) -> bool:

@@ -11,7 +11,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.text import UNIT_COST
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
-from dpconvex.fitting.few_records import few_records
+from dpconvex.fitting.few_records import constant_value, few_records
 from dpconvex.fitting.proof import proof_of
 from dpconvex.fitting.usual_steps import steps_are_default
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
@@ -197,6 +197,7 @@ class FitOptions:
         found, plan = self._chosen(template, privacy, int(size))
         found = found or certified(template, privacy, int(size), plan, self.residual_noise)
         found = found.advised(few_records(form_of(template), found.certificate, fits=False))
+        found = found.advised(constant_value(analyse(found.template, found.mechanism), found.certificate))
         if privacy.most > 1:
             found = found.advised(self._cost_of_unit(found, privacy))
         if self.mechanism is not None or isinstance(found.mechanism, Automatic):

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 
 import cvxpy as cp
 import numpy as np
@@ -289,3 +290,19 @@ def test_a_fit_of_records_that_all_lie_where_losses_are_straight_does_not_fail(c
     data = {"x": np.zeros((count, 2)), "y": np.ones(count)}
     release = dp.solve(dp.load("quantile_fan", features=2), data, dp.Privacy(1.0), dp.ObjectivePerturbation(), seed=0)
     assert np.isfinite(release["W"]).all()
+
+
+@pytest.mark.parametrize("privacy", [dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)])
+@pytest.mark.parametrize("atom", [cp.logistic, cp.pos, lambda margin: cp.square(1 + margin)])
+def test_labels_of_constant_losses_are_said(privacy, atom):
+    """With labels 0 and 1 in -y * score, half of the records had the loss log 2, in silence."""
+    w, record = cp.Variable(3, name="w"), dp.Record(x=dp.Ball(3), y=dp.Choice([0, 1]))
+    data = {"x": np.resize(np.eye(3) / 2, (4000, 3)), "y": np.resize([0, 1], 4000)}
+    for sign, expected in ((lambda y: y, True), (lambda y: 2 * y - 1, False)):
+        loss = partial(lambda sign, x, y: atom(-sign(y) * (x @ w)), sign)
+        learner = dp.Template(record=record, loss=loss, regularizer=1e-2 * cp.sum_squares(w))
+        assert any("2 * y - 1" in said for said in dp.verify(learner, privacy, 4000).advice) == expected
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            dp.solve(learner, data, privacy, budget=dp.Budget(privacy))
+        assert any("2 * y - 1" in str(one.message) for one in found) == expected
