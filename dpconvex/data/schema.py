@@ -19,7 +19,7 @@ from dpconvex.data.learnt import Learnt, origin_of
 from dpconvex.data.partitions import Partitions, tables_in
 from dpconvex.data.record import Record, columns_of
 from dpconvex.data.schema_columns import Categorical, Column, Numeric, bounds_of, column_of, levels_of
-from dpconvex.data.tables import concatenate_values, name_of, path_of, table_of, value_of
+from dpconvex.data.tables import concatenate_values, identifiers_of, name_of, path_of, table_of, value_of
 from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import TEXT, number, recast, refuse, require
@@ -229,7 +229,11 @@ class Schema:
         """Return the identifiers of the records of a table, or of Partitions, for ``unit=`` of a fit, shape (n,)."""
         name = self.privacy_unit or ""
         require(name, "this schema declares no privacy_unit.")
-        return concatenate_values([table.columns([name], absent=self.absent)[name] for table in tables_in(data)])
+        found = []
+        for table in tables_in(data):
+            identifiers_of(table.read(name))  # raises if `columns` would round some
+            found.append(table.columns([name], absent=self.absent)[name])
+        return concatenate_values(found)
 
     def check_names(self, data: Any) -> None:
         """Raise if `encode` would refuse the names or types of the columns.  Entries are not read."""

@@ -299,7 +299,11 @@ def value_of(entry: Any) -> Hashable:
 
 
 def lost_digits(value: Any) -> bool:
-    """Return whether a number is so large that its type may have rounded it to a whole number."""
+    """Return whether a number is so large that its type may have rounded it to a whole number, or a time has nanoseconds."""
+    if isinstance(value, np.datetime64):
+        return bool(value > value.astype("datetime64[us]"))
+    if isinstance(value, datetime.datetime):  # of pandas
+        return bool(getattr(value, "nanosecond", 0) > 0)
     return isinstance(value, (float, *SINGLE)) and bool(abs(float(value)) >= 2 / float(np.finfo(type(value)).eps))
 
 
@@ -308,7 +312,7 @@ def identifiers_of(column: Any) -> list[Hashable]:
     found, given = label_entries("unit", column), np.asarray(column) if hasattr(column, "__array__") else column
     numeric = isinstance(given, np.ndarray) and given.dtype.kind in "iuf"
     lost = lost_digits(np.abs(given).max(initial=0)) if numeric else any(map(lost_digits, given))
-    why = "unit: identifiers are so large that their type may have rounded different ones to one number; nothing was spent"
+    why = "unit: identifiers have so many digits that their type may have rounded different ones to one; nothing was spent"
     require(not lost, f"{why}. Pass whole numbers or texts.", DomainError)
     return found
 

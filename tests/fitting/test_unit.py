@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import cvxpy as cp
 import numpy as np
+import pandas as pd
 import pytest
 from refused import refused
 from scipy.integrate import trapezoid
@@ -250,7 +251,13 @@ def test_more_records_than_promised_are_refused_before_payment_and_told_without_
 
 
 @pytest.mark.parametrize(
-    "ids", [np.array([2.0**53, 1.0]), np.array([2**24, 1], dtype=np.float32), [2**53 + 1, 2.0**53]]
+    "ids",
+    [
+        np.array([2.0**53, 1.0]),
+        np.array([2**24, 1], dtype=np.float32),
+        [2**53 + 1, 2.0**53],
+        *(pd.to_datetime([1, 2], unit="ns", utc=zone) for zone in (False, True)),
+    ],
 )
 def test_identifiers_whose_digits_may_be_lost_are_refused(ids):
     """Two people would be one person, or, in two partitions of other types, one person two people."""
