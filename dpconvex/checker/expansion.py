@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import reduce
 from math import prod
 from typing import Any, TypeVar
 
@@ -146,7 +147,14 @@ class TemplateGraph:
             return [{(-1, (j,)): 1 / scale} | ({CONSTANT: shift} if shift else {}) for j, shift, scale in units]
         if node.name == "variable":
             return self.variable(k, node)
+        if node.name == "power" and all(map(self.is_of_ball, given[0])) and options["p"] in range(1, 17):
+            return [reduce(product, [entry] * int(options["p"])) for entry in given[0]]
         return linear(node, args, given, entry_sum, product, scaled)
+
+    def is_of_ball(self, entry: Entry) -> bool:
+        """Return whether an entry is a multiple of a scalar of a Euclidean ball; rows of its powers have sharp bounds."""
+        scalars = [monomial for c, monomial in entry if c < 0 < len(monomial) < 2]
+        return len(scalars) == len(entry) == 1 and self.record.owner[scalars[0][0]] in self.record.balls
 
     def variable(self, k: int, node: Node) -> list[Entry]:
         name, start, shape = node.options["name"], len(self.weights), node.shape

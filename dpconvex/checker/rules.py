@@ -196,6 +196,8 @@ def maximum(group: list[ScalarBound]) -> ScalarBound:
         hinge = curved[0].through((floor, top), (ZERO, ONE), ZERO, kink=True)
         zero = all(s.value == (ZERO, ZERO) for s in alive if s is not curved[0])
         return replace(hinge, behind=curved[0] if zero else None)
+    if all(s.is_constant for s in alive):
+        return ScalarBound((floor, top))
     hull = tuple(dict.fromkeys(v for s in alive for v in s.vertices))
     return ScalarBound((floor, top), (hull,), tuple(p for s in alive for p in s.pieces), True)
 

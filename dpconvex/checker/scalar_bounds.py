@@ -61,6 +61,11 @@ class ScalarBound:
         return not self.pieces and not self.kink
 
     @property
+    def is_constant(self) -> bool:
+        """Whether the scalar is a number of the record: it moves with no parameter."""
+        return self.is_affine and not self.hulls
+
+    @property
     def vertices(self) -> Hull:
         if self.ball:
             raise Unreplayed("there is no rule for functions of norms")
@@ -132,7 +137,7 @@ class ScalarBound:
         elif curvature:
             pieces.append(HessianPart(self.vertices, curvature))
         ball = self.ball * max(map(abs, slope))
-        kink, shorter = self.kink or kink, self.shorter
+        kink, shorter = self.kink or (kink and not self.is_constant), self.shorter
         return ScalarBound(value, self.stretched(slope), tuple(pieces), kink, None, lead, ball, None, None, shorter)
 
 
