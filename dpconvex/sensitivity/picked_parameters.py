@@ -153,7 +153,7 @@ def largest_terms(loss: Expression) -> Iterator[tuple[Expression, Term]]:
 
 
 def term_of(node: Expression) -> Term | None:
-    if not node.is_scalar or not node.is_affine or node.atom in (ADD, NEGATE):  # a[g] and -a[g] are one part
+    if node.ndim or not node.is_affine or node.atom in (ADD, NEGATE):  # a[g] and -a[g] are one part
         return None
     if not node.fields:
         return Term(ONE, node)

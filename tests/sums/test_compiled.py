@@ -206,6 +206,15 @@ def test_functions_that_add_up_entries_are_no_fields():
     assert np.array_equal(alone.fields[name][0], made.fields[name][2])
 
 
+def test_vectors_of_one_parameter_stay_vectors():
+    """A vector of length 1 has one entry, but is no score that a label picks."""
+    w, v = cp.Variable(1, name="w"), cp.Variable(name="v")
+    record = dp.Record(x=dp.Ball(1), y=dp.Choice([-1, 1]))
+    template = dp.Template(record, lambda x, y: cp.logistic(v + w @ (np.eye(1) @ x) if y < 0 else 2 * v))
+    batch = record.validate({"x": [[1.0], [-0.5]], "y": [-1, 1]})
+    assert in_own_fields(analyse(template, dp.AdaptiveSteps()).form, batch)[1].size == 2
+
+
 def test_differences_of_classes_take_little_memory():
     """Rows of C classes are (C^2, C) combinations of a basis, of which each row has two that are not 0."""
     classes = 120
