@@ -17,7 +17,8 @@ from dpconvex.util.arrays import Array, squared_lengths
 from dpconvex.util.plain_data import is_real
 
 # Entries of the matrix have FINE levels, those of a record RECORD_LEVELS relative to its largest, unless below SMALLEST.
-FINE, RECORD_LEVELS, SMALLEST = 2**22, 2**18, 1e-250
+# Rows of the matrix add up to at most FINE * WIDEST, so that sums stay below 2^53.
+FINE, WIDEST, RECORD_LEVELS, SMALLEST = 2**22, 2**12, 2**18, 1e-250
 BLOCK = 2**22  # Number of entries of a block of records
 # Results have length at most INSIDE, and entries that are multiples of GRID.
 INSIDE, GRID = 1 - 1e-12, 2.0**-20
@@ -64,7 +65,7 @@ class PublicPreconditioner(LearnsNothing):
         if made is None or made[0] != (self.power, self.ridge) or not np.array_equal(made[1], public):
             values, vectors = np.linalg.eigh(public.T @ public / len(public))  # of the second moment
             matrix = (vectors * (np.maximum(values, 0.0) + self.ridge) ** -self.power) @ vectors.T
-            made = self._made = (self.power, self.ridge), public.copy(), np.rint(matrix / np.abs(matrix).max() * FINE)
+            made = self._made = (self.power, self.ridge), public.copy(), in_whole_numbers(matrix)
         return made[2]
 
     def _public(self) -> Array:
@@ -80,6 +81,12 @@ class PublicPreconditioner(LearnsNothing):
         if rows.shape[1] != count:
             raise DomainError(f"PublicPreconditioner: {rows.shape[1]} features, but public records have {count}.")
         return rows
+
+
+def in_whole_numbers(matrix: Array) -> Array:
+    """Return a multiple of a matrix, rounded to integers of which `turned` forms exact sums."""
+    sizes = np.abs(matrix)
+    return np.asarray(np.rint(matrix / max(sizes.max(), sizes.sum(axis=1).max() / WIDEST) * FINE))
 
 
 def turned(rows: Array, matrix: Array) -> Array:

@@ -19,6 +19,7 @@ from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer,
 
 import dpconvex as dp
 from dpconvex.features import scattering
+from dpconvex.features.preconditioner import RECORD_LEVELS, in_whole_numbers
 
 RNG = np.random.default_rng(0)
 
@@ -221,6 +222,11 @@ def test_normalised_rows_are_at_most_1_long_whatever_their_size(size):
 
 
 # Public preconditioners
+def test_sums_of_many_features_stay_exact():
+    matrix = in_whole_numbers(np.ones((1, 10_000)))
+    assert matrix.sum() * RECORD_LEVELS < 2**53
+
+
 def test_public_records_become_round():
     public = RNG.normal(size=(400, 5)) @ np.diag([8.0, 4.0, 2.0, 1.0, 0.5]) @ np.linalg.qr(RNG.normal(size=(5, 5)))[0]
     maps = dp.PublicPreconditioner(public, power=0.5, ridge=1e-9)
