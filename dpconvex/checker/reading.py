@@ -70,6 +70,11 @@ def require(holds: bool, step: str) -> None:
 
 def read_proof(text: bytes) -> dict[str, Any]:
     """Return the proof in a text, read by the table of keys, with exact numbers; reject every other text."""
+    return dict(reader("proof")(object_in(text)))
+
+
+def object_in(text: bytes) -> dict[str, Any]:
+    """Return the object in the text of a proof, with its numbers as texts, before it is read by the table of keys."""
     Steps.left = MOST_STEPS
     Steps.coarse = False
     require(len(text) <= MOST_BYTES, f"the proof is longer than {MOST_BYTES} bytes")
@@ -77,7 +82,8 @@ def read_proof(text: bytes) -> dict[str, Any]:
         found = read_json(text, parse_float=refused, parse_constant=refused)
     except (ValueError, RecursionError) as error:
         raise Rejected(f"not a proof as JSON: {error}") from None
-    return dict(reader("proof")(found))
+    require(isinstance(found, dict), f"not a proof: {found!r:.50}")
+    return dict(found)
 
 
 def read_json(text: bytes, **hooks: Any) -> Any:

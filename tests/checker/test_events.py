@@ -152,6 +152,17 @@ def test_files_say_what_a_schema_cost_and_that_they_are_not_private(tmp_path, ca
         assert "NOT PRIVATE: a seed" in "".join(capsys.readouterr())
 
 
+def test_proofs_of_later_versions_are_not_replayed(tmp_path, capsys):
+    whole = json.loads(dp.verify(dp.load("logistic_regression", features=1), dp.Privacy(1.0), 50).to_json())
+    whole["proof"]["nodes"][-1]["op"] = "an atom of tomorrow"
+    path = tmp_path / "later.json"
+    for later in (whole, whole["proof"]):
+        path.write_text(json.dumps(later), encoding="utf-8")
+        assert main(["check", str(path)]) == 1
+        assert "not replayed: there is no rule for an atom of tomorrow" in capsys.readouterr().out
+    assert dp.Certificate.from_json(json.dumps(whole)).check().unreplayed
+
+
 def test_files_that_state_another_cost_than_their_certificate_are_rejected(tmp_path, capsys):
     learner, data = dp.load("logistic_regression", features=1), {"x": np.zeros((9, 1)), "y": np.ones(9)}
     release, path = dp.solve(learner, data, dp.Privacy(1.0, 1e-6)), str(tmp_path / "fit.npz")
