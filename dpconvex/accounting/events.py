@@ -9,11 +9,12 @@ from itertools import chain, product
 from typing import Any, ClassVar, cast
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 from dpconvex.errors import TemplateError
 from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, swing, tabulated
-from dpconvex.numerics import SUM_SLACK
+from dpconvex.numerics import SUM_SLACK, TAIL_SLACK
 from dpconvex.util.arguments import require
 from dpconvex.util.markup import upward
 from dpconvex.util.plain_data import build, is_real, names_of
@@ -158,7 +159,13 @@ class Composition(Event):
             yield from part.leaves()
 
     def of_group(self, people: int) -> Event:
-        return Composition(tuple(part.of_group(people) for part in self.parts))
+        """Return the event for a group.  A failure beside noise, as of rare levels, is likelier (docs/theory.md, section 23)."""
+        mu, parts = self.level()[0], [part.of_group(people) for part in self.parts]
+        for k, part in enumerate(self.parts):
+            if isinstance(part, Approximate) and part.epsilon == 0:
+                likelier = float(ndtr(ndtri(part.delta) + mu * np.arange(people)).sum()) * (1 + TAIL_SLACK)
+                parts[k] = Approximate(0.0, min(likelier, 1 - 1e-15))
+        return Composition(tuple(parts))
 
     @cached_property
     def counted(self) -> Counter[Event]:

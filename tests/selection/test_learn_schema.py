@@ -95,10 +95,10 @@ def test_a_planted_error_in_the_sensitivity_is_found(name, monkeypatch):
     assert found > claimed
 
 
-def passes(runs):
-    """Return how often the level that one person alone has is learnt."""
+def passes(runs, people=1):
+    """Return how often the level that these people alone have is learnt."""
     privacy = dp.Privacy(1.0, 0.2)
-    table = {"ward": ["east", "west"] * 60 + ["secret"], "cost": [0.0] * 121}
+    table = {"ward": ["east", "west"] * 60 + ["secret"] * people, "cost": [0.0] * (120 + people)}
     options = {"label": "cost", "label_bounds": (0, 1), "known": {"ward": "category"}}
     found = (dp.learn_schema(table, privacy, seed=seed, **options) for seed in range(runs))
     return sum("secret" in schema.features["ward"].levels for schema in found)
@@ -113,6 +113,8 @@ def test_rare_levels_pass_as_seldom_as_the_event_says(monkeypatch):
     runs = 500
     most = runs * lost.delta
     assert passes(runs) <= most + 4 * math.sqrt(most)
+    group = event_of(schema.learnt.event).of_group(3).parts[-1].delta  # the counts of a group add up
+    assert 0.2 * 100 < passes(100, 3) <= 100 * group
     # Planted: the threshold forgets the record itself.
     monkeypatch.setattr(module, "ndtri", lambda tail: ndtri(tail) + 1.2)
     assert passes(runs) > most + 4 * math.sqrt(most)
