@@ -144,10 +144,10 @@ def export(
 ) -> None:
     """Write a model with scores, or predictions, that are affine in its features; raise `TemplateError` for other models.
 
-    The functions are for scores, predictions and probabilities. Predictions are clipped to `bounds`. If `scaled`, predictions
+    The functions are for predictions, scores and probabilities. Predictions are clipped to `bounds`. If `scaled`, predictions
     in [-1, 1] are mapped to the label bounds of the schema, and clipped to these.
     """
-    scores, predict, probabilities = functions
+    predict, scores, probabilities = functions
     graph, function = Graph(status), scores or predict
     if function is None:
         raise TemplateError("to_onnx: there is no function to predict with; load the release with its template.")
@@ -178,7 +178,7 @@ def export_estimator(estimator: Any, path: Any) -> None:
     classes = estimator.classes_.tolist() if hasattr(estimator, "classes_") else None
     is_bounded = classes is None and hasattr(estimator, "_unbounded")
     predict = "_unbounded" if is_bounded else "predict"
-    functions = [getattr(fitted, name, None) for name in ("decision_function", predict, "predict_proba")]
+    functions = [getattr(fitted, name, None) for name in (predict, "decision_function", "predict_proba")]
     bounds = estimator._interval() if is_bounded else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about features without names

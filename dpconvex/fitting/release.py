@@ -148,6 +148,11 @@ class Release(Released, Mapping[str, Array]):
         head = paragraph("Release", f", {self.status}", not self.private)
         return head + html_table(["parameter", "shape"], rows, numbers=()) + proof
 
+    @property
+    def functions(self) -> dict[str, Predict | None]:
+        """The learner's functions of (parameters, x), by the method that calls each."""
+        return {"predict": self.predictor, "decision_function": self.decision, "predict_proba": self.probabilities}
+
     def predict(self, x: ArrayLike, **fields: ArrayLike) -> NDArray[Any]:
         """Predict from features, array_like or sparse, of shape (n, ...) and scaled as in training; costs no privacy.
 
@@ -164,7 +169,7 @@ class Release(Released, Mapping[str, Array]):
         return self._applied("predict_proba", x, fields)
 
     def _applied(self, name: str, x: ArrayLike, fields: Mapping[str, ArrayLike]) -> NDArray[Any]:
-        if (function := self._function(name)) is None:
+        if (function := self.functions[name]) is None:
             if not self.predictor:
                 raise TemplateError(f"{name}: there is no function to predict with. {REMEDY}")
             lacks = "probabilities" if name == "predict_proba" else "scores"
@@ -188,7 +193,7 @@ class Release(Released, Mapping[str, Array]):
 
     def applied(self, name: str, x: Array, fields: Mapping[str, Any]) -> NDArray[Any]:
         """Call `predict`, `decision_function` or `predict_proba` with columns that a record has checked."""
-        return self._called(name, x, {field: fields[field] for field in further_fields(self._function(name), fields)})
+        return self._called(name, x, {field: fields[field] for field in further_fields(self.functions[name], fields)})
 
     def _column(self, field: str, given: Any) -> NDArray[Any]:
         """Return the checked values of a field other than features that are numbers."""
@@ -200,11 +205,8 @@ class Release(Released, Mapping[str, Array]):
             check_labels(field, declared, np.atleast_1d(values))
         return values
 
-    def _function(self, name: str) -> Predict | None:
-        return {"predict": self.predictor, "decision_function": self.decision}.get(name, self.probabilities)
-
     def _called(self, name: str, features: Any, fields: Mapping[str, Any]) -> NDArray[Any]:
-        function: Any = self._function(name)
+        function: Any = self.functions[name]
         try:
             found = by_blocks(partial(function, dict(self.parameters)), features, fields)
             require(not has_masked(found), f"{name}: the learner's function returned masked numbers.")
@@ -236,11 +238,10 @@ class Release(Released, Mapping[str, Array]):
         """
         from dpconvex.fitting.onnx_export import export
 
-        given = (self.decision, self.predictor, self.probabilities)
-        needed = {field for function in given for field in further_fields(function)}
+        needed = {field for function in self.functions.values() for field in further_fields(function)}
         said = f"to_onnx: a graph predicts from x alone, but this release also from {', '.join(sorted(needed))}."
         require(not needed, said)
-        functions = [None if f is None else partial(f, dict(self.parameters)) for f in given]
+        functions = [f and partial(f, dict(self.parameters)) for f in self.functions.values()]
         known = self.names if self.schema is None else self.schema.feature_names
         widths = sorted({size - k for value in self.values() for size in value.shape for k in (0, 1)})
         width = widths if known is None else len(known)

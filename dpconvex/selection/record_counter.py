@@ -132,9 +132,8 @@ class RecordCounter:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The fields that predictions need: the features, and further arguments of the predicting functions."""
-        functions = self.release.predictor, self.release.decision, self.release.probabilities
         known = self.record.fields.keys() - {self.label}
-        further = (field for function in functions for field in further_fields(function, known))
+        further = (field for function in self.release.functions.values() for field in further_fields(function, known))
         return tuple(dict.fromkeys((self.features, *further)))
 
     def applied(self, name: str, rows: Mapping[str, Array]) -> NDArray[Any]:
