@@ -17,7 +17,7 @@ from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, sw
 from dpconvex.numerics import SUM_SLACK, TAIL_SLACK
 from dpconvex.util.arguments import require
 from dpconvex.util.markup import upward
-from dpconvex.util.plain_data import build, is_real, names_of
+from dpconvex.util.plain_data import build, field_names, is_real
 
 SMALLEST = 1e-12  # Smaller Gaussian shifts and epsilons are rounded up to this, to tabulate their profiles
 DEEPEST = 50  # Largest depth of nested compositions in a file
@@ -272,7 +272,7 @@ def event_of(values: Any, depth: int = 0) -> Event:
     require(depth <= DEEPEST, "its compositions are nested too deeply")
     cls = kinds[kind]
     given = {name: value for name, value in values.items() if name != "kind"}
-    if set(given) != names_of(cls)[0] or [] in given.values():  # type: ignore[arg-type]
+    if set(given) != field_names(cls)[0] or [] in given.values():  # type: ignore[arg-type]
         raise TemplateError(f"an event of kind {kind!r} has wrong fields, {sorted(given)}, or an empty one")
     return cast(Event, build(cls, given, {Event: lambda part: event_of(part, depth + 1)}, f"an event of kind {kind!r}"))
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.data.columns import per_block
 from dpconvex.data.encoded import with_origin
 from dpconvex.errors import DomainError
-from dpconvex.features.transformers import LearnsNothing, finite_rows, refuse
+from dpconvex.features.transformers import LearnsNothing, finite_rows, raise_unusable
 from dpconvex.util.arguments import COUNT, POSITIVE, check_fields, require
 
 # Smaller entries count as 0.  Rows have length INSIDE, so that no rounding to single precision makes them longer than 1.
@@ -59,7 +59,7 @@ class GroupNormalizer(LearnsNothing):
                 spread = np.sqrt(np.square(parts).mean(axis=2, keepdims=True) + self.floor)
                 parts /= spread
             for row in start + np.flatnonzero(~np.isfinite(spread).all(axis=(1, 2))):
-                refuse("GroupNormalizer: row", int(row), rows[row])
+                raise_unusable("GroupNormalizer: row", int(row), rows[row])
             largest = np.abs(parts).max(axis=(1, 2), keepdims=True)  # its square may overflow
             parts /= np.where(largest > SMALLEST, largest, np.inf)
             lengths = np.sqrt(np.square(parts).sum(axis=(1, 2), keepdims=True))

@@ -17,7 +17,7 @@ from scipy import fft
 from dpconvex.data.encoded import with_origin
 from dpconvex.data.validation import real_array
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.features.transformers import LearnsNothing, refuse
+from dpconvex.features.transformers import LearnsNothing, raise_unusable
 from dpconvex.util.arguments import COUNT, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_whole
@@ -83,7 +83,7 @@ class ScatteringFeatures(LearnsNothing):
                 block[: len(which)] = images[which // colours, :, :, which % colours]
                 made = filters(block)[: len(which)]
             for bad in which[~np.isfinite(made).all(axis=(1, 2, 3))] // colours:
-                refuse("ScatteringFeatures: image", bad, images[bad])
+                raise_unusable("ScatteringFeatures: image", bad, images[bad])
             result[start : start + BLOCK] = made
 
         with one_blas_thread() as workers:

@@ -57,11 +57,11 @@ def finite_rows(transformer: Any, X: Any, reset: bool) -> NDArray[Any]:
     rows: NDArray[Any] = validate_data(transformer, X, reset=reset, **options)
     total = rows.sum(dtype=float)
     for row in np.flatnonzero(~np.isfinite(rows).all(axis=1)) if not np.isfinite(total) else ():
-        refuse(f"{type(transformer).__name__}: row", int(row), rows[row])
+        raise_unusable(f"{type(transformer).__name__}: row", int(row), rows[row])
     return rows
 
 
-def refuse(kind: str, number: int, record: NDArray[Any]) -> NoReturn:
+def raise_unusable(kind: str, number: int, record: NDArray[Any]) -> NoReturn:
     what = "its numbers are too large" if np.isfinite(record).all() else "it holds NaN or infinity"
     raise DomainError(f"{kind} {number}: {what}; fill in and scale by public values.")
 

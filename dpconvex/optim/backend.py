@@ -14,7 +14,7 @@ from dpconvex.util.silence import silence
 # Steps that `certify` may add to the point of a backend from outside: its certificate may be stricter than the backend's.
 RECHECK = 100
 # A point with larger coordinates is rejected: their squares could overflow.
-LARGEST = 1e100
+MAX_COORDINATE = 1e100
 BUILT_IN = {"conic": ConicSolver, "first-order": FirstOrder}
 
 
@@ -63,7 +63,7 @@ def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[n
             "Its method solve(problem, tolerance) has to return a dpconvex.optim.problem.Solution, and cannot write to the "
             'problem, whose arrays are read-only. Mend it, or use one of the built-in ones, "first-order" or "conic".'
         ) from None
-    if point.shape != (problem.space.dim,) or not np.abs(point).max(initial=0.0) < LARGEST:
+    if point.shape != (problem.space.dim,) or not np.abs(point).max(initial=0.0) < MAX_COORDINATE:
         wanted = f"no finite point of {problem.space.dim} coordinates"
         raise NotConverged(f"the backend {name} returned {wanted}; nothing is released.")
     return point

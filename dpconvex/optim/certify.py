@@ -16,7 +16,7 @@ from dpconvex.util.arguments import COUNT, POSITIVE
 from dpconvex.util.arrays import Array
 
 # Alternations of interior points and steps if neither reaches a tolerance, and the step limit from which they are used.
-ROUNDS, MANY = 4, 1000
+ALTERNATIONS, MANY_STEPS = 4, 1000
 
 
 def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> Solution:
@@ -48,7 +48,7 @@ def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: 
     best = polish(problem, start, tolerance, max_steps)
     lowest, allowed = distance_floor(problem, best), problem.distance_allowed(tolerance, best.theta)
     rounded = allowed < lowest and best.distance_bound <= 100 * lowest  # nearly at the limit of rounding
-    for _ in range(0 if rounded or problem.kinks or max_steps < MANY else ROUNDS):
+    for _ in range(0 if rounded or problem.kinks or max_steps < MANY_STEPS else ALTERNATIONS):
         if problem.reached(best, tolerance):
             break
         found = PerturbedObjective(problem).minimised(best.theta, allowed, central_too=False)  # steps go on

@@ -25,7 +25,7 @@ TOO_LARGE = "the solver fails because losses are too large. Use other units, suc
 # Otherwise residuals of 1e5 pass for infeasibility.
 STRICT = {"tol_infeas_abs": 1e-14, "tol_infeas_rel": 1e-14}
 # Further options if the last digits defeat the solver; the gap is measured afterwards, whatever its status.
-NEAR, FAR = 1e-6, 1e-2  # Gaps of the mean objective: small enough to stop, and too large for an answer
+GAP_ENOUGH, GAP_TOO_LARGE = 1e-6, 1e-2  # Gaps of the mean objective: small enough to stop, and too large for an answer
 OTHERWISE: tuple[dict[str, float], ...] = (
     {},
     {"min_terminate_step_length": 1e-8, "min_switch_step_length": 0.01},
@@ -151,10 +151,10 @@ def solve_with_gap(problem: Problem) -> tuple[Array, float]:
             theta = problem.feasible.project(theta)
         gap = solver_gap(data, found) + max(problem.value(theta) - float(np.asarray(program.value)), 0.0)
         best = (theta, gap) if best is None or gap < best[1] else best
-        if best[1] <= NEAR * problem.batch.size:
+        if best[1] <= GAP_ENOUGH * problem.batch.size:
             return best
         said = f"its best point has a proved gap of {best[1] / problem.batch.size:.2g} in the mean objective"
-    if best is None or best[1] > FAR * problem.batch.size:
+    if best is None or best[1] > GAP_TOO_LARGE * problem.batch.size:
         raise NotConverged(f"the solver failed: {said}. Use other units, or check the constraints.")
     return best
 

@@ -17,14 +17,14 @@ REMEDY = "More records, a larger epsilon or fewer features help."
 CHECK = 0.03  # Share of the squared level for the test that curvature stays the same; the step has the rest
 # Shares of the step: the Hessian, the second moment of gradients, histograms of lengths, and the gradient of an earlier step;
 # the gradient has the rest.
-HESSIAN, MOMENT_SHARE, LENGTHS_SHARE, NEARER = 0.35, 0.05, 0.07, 0.05
+HESSIAN, SQUARES_SHARE, ROOTS_SHARE, NEARER = 0.35, 0.05, 0.07, 0.05
 ROUGH = 0.06  # ... of a first query for the Hessian
 # For unbounded slopes: the share of the rest that each count of clipped gradients has; the most counts; deviations of a count
 # that are doubted. The Hessian then has a smaller share, at least LEAST_HESSIAN of its own, if its noise has a smaller edge.
 COUNT, COUNTS, DOUBTED, LEAST_HESSIAN, SMALL_EDGE = 0.4, 5, 0.7, 0.1, 0.2
 CLIP_GROWTH = math.sqrt(2), 4.0  # Least and largest growth of a clip that clips too many
-VECTOR_BINS, FINER = 40, math.sqrt(2)  # Bins of lengths: their number, and the ratio of edges
-COUNT_DEVIATIONS = 4.0  # Deviations by which a count must exceed 0
+VECTOR_BINS, VECTOR_RATIO = 40, math.sqrt(2)  # Bins of lengths: their number, and the ratio of edges
+SURE_DEVIATIONS = 4.0  # Deviations by which a count must exceed 0
 # Ratio of the longest vectors to the last bin with a clear count; the smaller ratio, if counts of two adjacent bins also count;
 # the part of the longest gradients from which the larger ratio applies.
 ROOM, NARROW_ROOM, LONG_GRADIENT = 2.0, math.sqrt(2), 8.0
@@ -83,22 +83,22 @@ class NewtonStep:
         """Query the Hessian, the gradient and its second moment, in the metric of the approximate Hessian, and move."""
         queries, part = self.queries, (lambda share: level * math.sqrt(share))
         self.update_coordinates()
-        bent = self.find_long_rows(part(LENGTHS_SHARE / 5), part(ROUGH))
+        bent = self.find_long_rows(part(ROOTS_SHARE / 5), part(ROUGH))
         count = self.onto.shape[1]
-        self.rough_step(bent, part(LENGTHS_SHARE / 5), part(NEARER))
+        self.rough_step(bent, part(ROOTS_SHARE / 5), part(NEARER))
         self.before = table = self.table
         both = queries.count_sensitivity(math.sqrt(2))
         least = math.sqrt(HESSIAN_EDGE * part(HESSIAN) / (both * math.sqrt(2 * count)))
-        longest = min(self.longest_root(part(LENGTHS_SHARE / 5), NARROW_ROOM), least)
+        longest = min(self.longest_root(part(ROOTS_SHARE / 5), NARROW_ROOM), least)
         share, edge = HESSIAN, HESSIAN_EDGE * (longest / least) ** 2
         if self.is_steep:
             share *= min(max((edge / SMALL_EDGE) ** 2, LEAST_HESSIAN), 1.0)
         self.hessian_noise = both * longest**2 / part(share)
         found = self.onto.T @ queries.vectors(table, "roots", longest, part(share)) @ self.onto
-        rest = part(1 - share - MOMENT_SHARE - LENGTHS_SHARE - ROUGH - NEARER)
-        slope, clip, self.gradient_noise = self.gradient(part(LENGTHS_SHARE * 2 / 5), rest, self.is_steep)
-        spread = self.onto.T @ queries.vectors(table, "gradients", clip, part(MOMENT_SHARE)) @ self.onto
-        parts, axes = np.linalg.eigh(shrink_to_identity(spread, both * clip**2 / part(MOMENT_SHARE)))
+        rest = part(1 - share - SQUARES_SHARE - ROOTS_SHARE - ROUGH - NEARER)
+        slope, clip, self.gradient_noise = self.gradient(part(ROOTS_SHARE * 2 / 5), rest, self.is_steep)
+        spread = self.onto.T @ queries.vectors(table, "gradients", clip, part(SQUARES_SHARE)) @ self.onto
+        parts, axes = np.linalg.eigh(shrink_to_identity(spread, both * clip**2 / part(SQUARES_SHARE)))
         self.spread = (axes * np.maximum(parts, 0.0)) @ axes.T
         values, axes = np.linalg.eigh(found)
         # Drop directions whose eigenvalues noise alone could have; the edge of each counts it and the smaller ones.
@@ -200,9 +200,9 @@ class NewtonStep:
 
     def vector_length(self, kind: str, level: float, usual: float, room: float = ROOM) -> float:
         """Return a clip for vectors: somewhat longer than the last length that a histogram shows."""
-        edges = usual * FINER ** np.arange(-VECTOR_BINS / 2, VECTOR_BINS / 2)
+        edges = usual * VECTOR_RATIO ** np.arange(-VECTOR_BINS / 2, VECTOR_BINS / 2)
         counts = self.queries.vectors(self.table, kind, float(edges[-1]), level, edges)
-        least = COUNT_DEVIATIONS * self.queries.deviation_of_counts(level)
+        least = SURE_DEVIATIONS * self.queries.deviation_of_counts(level)
         seen = counts > least
         if room < ROOM:  # Lengths of few records show sooner in two bins than in one
             seen |= counts + np.append(0.0, counts[:-1]) > math.sqrt(2) * least
@@ -219,7 +219,7 @@ class NewtonStep:
         probe: Any = {"probe": probe_direction(self.scores, 0), "cap": cap, "along_level": own}
         points = (self.before, self.table, self.table - away, self.table + away)
         found = [float(self.queries.query(point, **probe).along[0]) for point in points]
-        doubt = COUNT_DEVIATIONS * self.queries.sum_sensitivity(cap, 1.0) / own
+        doubt = SURE_DEVIATIONS * self.queries.sum_sensitivity(cap, 1.0) / own
         if float(np.mean(found)) < doubt / 2:  # the mean of four has half the deviation
             raise NotConverged(f"intervals: noise hides changes of the curvature near the estimate. {REMEDY}")
         if max(found) - min(found) > CURVATURE_CHANGE * float(np.mean(found)) + doubt:

@@ -18,7 +18,7 @@ FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
 MOST_CUT = 4.0  # Largest ratio of squared lengths of rows and of clipped rows
 # Counts of rows by length: their noise next to the records; their largest share; the noise from which they are not queried;
 # bins and their ratio; the fraction of records that may be clipped; deviations by which more stand out.
-COUNTED, COUNTS_COST, COUNTS_NOISE, ROW_BINS, FINER, LONG, SURE_COUNT = 0.02, 0.02, 0.1, 16, math.sqrt(2), 0.02, 2.5
+COUNTED, COUNTS_COST, COUNTS_NOISE, ROW_BINS, ROW_RATIO, LONG, SURE_COUNT = 0.02, 0.02, 0.1, 16, math.sqrt(2), 0.02, 2.5
 LEVERAGE_CUT = 0.8  # Clip of rows for the second moment, next to the root mean square of their leverages
 
 
@@ -48,7 +48,7 @@ def truncate_rows(fit: Fit) -> float:
     deviation = queries.sum_sensitivity(1.0, math.sqrt(2)) / fit.level_of(share)
     if queries.scores.is_shared or queries.rows.count == 1 or deviation > COUNTS_NOISE * size:
         return 0.0
-    edges = queries.scores.radius * FINER ** np.arange(1.0 - ROW_BINS, 1.0)
+    edges = queries.scores.radius * ROW_RATIO ** np.arange(1.0 - ROW_BINS, 1.0)
     longer = np.cumsum(queries.lengths(edges, fit.level_of(share))[::-1])
     many = longer > np.maximum(LONG * size, SURE_COUNT * deviation * np.sqrt(np.arange(1, ROW_BINS + 1)))
     if place := int(np.argmax(many)):

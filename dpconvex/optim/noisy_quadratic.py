@@ -18,7 +18,7 @@ from dpconvex.util.runtime import once
 
 # The default ridge, next to the largest eigenvalue of the noise: regression is best with half, many classes with all of it.
 RIDGE = 0.7
-SHORT = 1e-4  # Answers of a conic solver this much shorter than 1 are solved again in their own unit
+SHORT_ANSWER = 1e-4  # Answers of a conic solver this much shorter than 1 are solved again in their own unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ def minimise_by_cone(form: LossForm, hessian: Any, slope: Array, size: float) ->
     for own in (units, 1.0):
         if (theta := minimise(own)) is not None:
             length = float(np.nanmax(np.abs(theta / own)))
-            closer = minimise(length * own) if 0 < length < SHORT else None
+            closer = minimise(length * own) if 0 < length < SHORT_ANSWER else None
             return theta if closer is None else closer
     why = "a conic solver finds no minimiser of the noisy loss with this regularizer and these constraints"
     raise NotConverged(f"{why}; regularize more, or check that the constraints are feasible.")

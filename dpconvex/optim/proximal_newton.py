@@ -13,19 +13,19 @@ from dpconvex.util.arrays import Array, Indices
 
 # Records of a sample for each monomial, and least records for second moments. After so many slow steps (remaining distance
 # above SLOW) a sample grows; after one less, it replaces second moments. It is drawn anew after a step that leaves ANEW.
-FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.1
+SAMPLE_EACH, LEAST_SAMPLE, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.1
 # Steps without progress from which rounding is the cause, and most steps.
-PATIENCE, MOST = 8, 60
+STALLED_STEPS, MAX_NEWTON_STEPS = 8, 60
 # Shifts of a model's eigenvalues (K. Levenberg, D. Marquardt), as a share of the largest: the first; the first of the largest
 # proved one, if the model is flat; the least after a failed step. A step below FAILED of the predicted decrease fails; below
 # POOR it is too long. A model stays if its error is below RIGHT while the shift adds HELD of its curvature to a step.
 SHIFT, STEEPEST, LEAST_SHIFT, FAILED, POOR, HELD, RIGHT = 1e-2, 1e-3, 1e-9, 1e-3, 0.3, 0.15, 0.1
-DROWNED = 1e-11  # Rounding hides differences of values below this share of them
+ROUNDING_SHARE = 1e-11  # Rounding hides differences of values below this share of them
 # The model is minimised to a fraction of the residual (rougher for a matrix, which solves a system in each step), in at most so
 # many steps, each with at most so many products.
 FRACTION, ROUGHER, EXACT, INNER_STEPS, PRODUCTS = 0.1, 0.5, 1e-14, 30, 200
 # If less of a step than this helps, the projection's active set changes nearby; so many proximal-gradient steps are cheaper.
-SHORT, FORWARD = 0.1, 4
+SHORT_STEP, FORWARD = 0.1, 4
 FLAT = 1e-9  # Directions with a smaller derivative of the projection count as fixed
 
 
@@ -226,7 +226,7 @@ def minimise(coordinates: Coordinates, model: LinearMap, gradient: Array, start:
             now = state(forward + damping * (x + ahead - forward))
             if now[0] <= envelope - 1e-4 * largest * length**2 or float(np.linalg.norm(now[3])) <= 0.5 * length:
                 break
-        for _ in range(FORWARD if damping < SHORT else 0):
+        for _ in range(FORWARD if damping < SHORT_STEP else 0):
             now = state(now[2])
     return now[2]
 
@@ -297,7 +297,7 @@ class Models:
         if self.current is None:
             made: LinearMap | None = None
             if not self.sampling:
-                made = second_moments(self.problem, theta, max(self.records, FEWEST))
+                made = second_moments(self.problem, theta, max(self.records, LEAST_SAMPLE))
             if made is None:
                 made, self.sampling = sampled_hessian(self.problem, theta, self.records), True
             self.current = None if made is None else Modelled.of(self.plain, made, self.problem)
@@ -330,9 +330,9 @@ def point_between(problem: Problem, now: Iterate, found: Iterate) -> Iterate:
 def descend(problem: Problem, plain: Coordinates, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
     """Take steps until the certified distance reaches the tolerance, or steps no longer help."""
     now, stalled, failed, shift = best, 0, False, 0.0
-    models = Models(problem, plain, FOR_EACH * problem.loss.monomials)
-    for _ in range(min(max_steps, MOST)):
-        if problem.reached(best, tolerance) or stalled > PATIENCE:
+    models = Models(problem, plain, SAMPLE_EACH * problem.loss.monomials)
+    for _ in range(min(max_steps, MAX_NEWTON_STEPS)):
+        if problem.reached(best, tolerance) or stalled > STALLED_STEPS:
             break
         model = models.at(now.theta)
         if model is None:
@@ -344,11 +344,11 @@ def descend(problem: Problem, plain: Coordinates, best: Iterate, tolerance: floa
         found = at_point(problem, theta, *problem.smooth(theta))
         predicted, held = model.decrease(now, theta, shift)
         model.learn(now, found)
-        if found.value > now.value - POOR * predicted and predicted > DROWNED * abs(now.value):
+        if found.value > now.value - POOR * predicted and predicted > ROUNDING_SHARE * abs(now.value):
             found = point_between(problem, now, found)
             model.learn(now, found)
         gain = found.distance_bound / now.distance_bound
-        drowned = not predicted > DROWNED * abs(now.value)  # then distances must shrink
+        drowned = not predicted > ROUNDING_SHARE * abs(now.value)  # then distances must shrink
         ratio = (1.0 if gain < 0.9 else -1.0) if drowned else (now.value - found.value) / predicted
         stalled += 1
         if not ratio > FAILED:

@@ -15,8 +15,8 @@ from dpconvex.util.summation import RECORD
 DECREASE, SLOPE = 1e-4, 0.9
 # A model is made if steps shrink the gradient by less than the last factor each, and again from more records where steps end.
 # The other two: least records, and least records for each monomial.
-FEWEST, FOR_EACH, FASTER = 4096, 100, 0.3
-FIRST = 3  # Steps before a model: at the start losses may have no curvature
+ENOUGH, EACH, FASTER = 4096, 100, 0.3
+FIRST_STEPS = 3  # Steps before a model: at the start losses may have no curvature
 PATIENCE = 30  # Steps without a smaller gradient from which rounding is the cause
 # Pairs of steps in a direction; dampings of a direction, and their factor.
 PAIRS, DAMPINGS, DAMPING = 40, 5, 0.25
@@ -62,11 +62,11 @@ def descend(problem: Problem, best: Iterate, tolerance: float, max_steps: int) -
     while problem.loss.evaluations < end and not problem.reached(best, tolerance) and stalled <= PATIENCE:
         norm = float(np.linalg.norm(now.gradient))
         passes = 2 * problem.loss.form.forms * min(records / max(problem.batch.size, 1), 1.0)  # the cost of a model
-        slow = since >= max(FIRST, passes) and norm > before * FASTER**since
+        slow = since >= max(FIRST_STEPS, passes) and norm > before * FASTER**since
         if modelled and (slow or (stalled and since >= passes)):
             now = now if records else best  # steps without a model may have led far away
             dear = problem.loss.form.forms**0.5 if problem.loss.has_hessian else 1.0  # forms raise a model's cost
-            records = max((4 if stalled else 1) * records, int(max(FEWEST, FOR_EACH * problem.loss.monomials) / dear))
+            records = max((4 if stalled else 1) * records, int(max(ENOUGH, EACH * problem.loss.monomials) / dear))
             model = inverse_hessian(problem, now.theta, records)
             modelled = model is not None and problem.loss.has_hessian
             since, before = 0, float(np.linalg.norm(now.gradient))

@@ -17,9 +17,9 @@ from dpconvex.sums.private_queries import PrivateQueries, VertexQueries
 from dpconvex.util.arrays import Array, Indices
 
 # Shares of the squared level: the constant, the lengths of slopes, and the choices; the steps have the rest.
-CONSTANT_SHARE, LENGTHS_SHARE, CHOICES_SHARE = 0.05, 0.04, 0.55
+CONSTANT_SHARE, SLOPES_SHARE, CHOICES_SHARE = 0.05, 0.04, 0.55
 # Bins of slopes' lengths: their number, the last edge next to the largest length, and the ratio of edges.
-SLOPE_BINS, LARGEST, FINER = 64, 2.0, 2**0.25
+SLOPE_BINS, LARGEST_EDGE, SLOPE_RATIO = 64, 2.0, 2**0.25
 COUNT_DEVIATIONS = 3.0  # Deviations of the noise by which a count must exceed 0
 PROJECTED = 500  # Steps of the quadratic program at the end
 
@@ -30,7 +30,7 @@ def descend_on_vertices(
     """Return the parameters after the last step, in coordinates, shape (dim,)."""
     scores, size, widest = queries.scores, fit.size, float(queries.scores.feature_bounds.max())
     public = replace(fit.public, metric=None)  # it is for all features, but few are chosen
-    features, left = len(scores.features), 1 - LENGTHS_SHARE - CHOICES_SHARE
+    features, left = len(scores.features), 1 - SLOPES_SHARE - CHOICES_SHARE
     reach, plain = vertex_reach(form), simplex_center(form)[scores.indices] * scores.scale
 
     def part(chosen: Indices, share: float, rounds: float | None = None) -> Fit:
@@ -40,7 +40,7 @@ def descend_on_vertices(
     if scores.has_constant:
         alone, left = part(np.arange(0), CONSTANT_SHARE), left - CONSTANT_SHARE
         plain[-1] = AdaptiveDescent(alone).run().table[-1] * alone.queries.constant
-    clip = usual_length(queries, plain / queries.units, fit.level_of(LENGTHS_SHARE), public.slope * widest, size)
+    clip = usual_length(queries, plain / queries.units, fit.level_of(SLOPES_SHARE), public.slope * widest, size)
     own = (reach[:, scores.indices] / scores.scale)[:, :features]
     own = np.where(scores.scale[:features] < 0, -own[::-1], own)
     found = queries.choose(plain / queries.units, clip, own, fit.level_of(CHOICES_SHARE), vertices)
@@ -67,7 +67,7 @@ def simplex_center(form: LossForm) -> Array:
 
 def usual_length(queries: VertexQueries, table: Array, level: float, largest: float, size: float) -> float:
     """Return about the median of records' slopes times their largest entries."""
-    edges = LARGEST * largest * FINER ** np.arange(1 - SLOPE_BINS, 1, dtype=float)
+    edges = LARGEST_EDGE * largest * SLOPE_RATIO ** np.arange(1 - SLOPE_BINS, 1, dtype=float)
     counts = queries.query(table, edges=edges, histogram_level=level).histogram.sum(axis=0)
     counts = np.where(counts > COUNT_DEVIATIONS * queries.deviation_of_counts(level), counts, 0.0)
     if not counts.sum() >= SEEN * size:

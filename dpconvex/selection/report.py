@@ -21,7 +21,7 @@ from dpconvex.fitting.statistics import Coefficients
 from dpconvex.model.privacy import Privacy
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.util.arguments import instance, require
-from dpconvex.util.charts import chart, interval
+from dpconvex.util.charts import bar_of, chart
 from dpconvex.util.markup import digits, upward
 from dpconvex.util.places import replaceable, write_atomically
 
@@ -173,7 +173,7 @@ def learnt_section(release: Release, shapes: Mapping[Any, Any], coefficients: Co
         means = "a number, over the range that is named; a level, where it is there"
         yield f"<p>What a column adds to {escape(effect_unit(release)[1])}: {means}.</p>"
         hidden = ", ".join(name for name, *_, low, high in rows if not high >= low)
-        drawn = ((digits(v), f"{digits(a)} to {digits(b)}" * (b > a), interval(v, a, b, most)) for *_, v, a, b in rows)
+        drawn = ((digits(v), f"{digits(a)} to {digits(b)}" * (b > a), bar_of(v, a, b, most)) for *_, v, a, b in rows)
         head = ["column", "effect", "interval" * (coefficients is not None), ""]
         cells = [(": ".join(filter(None, row[:2])), *own) for row, own in zip(rows, drawn, strict=True)]
         yield table(head, cells[:SHOWN], (1, 2), drawn=(3,))

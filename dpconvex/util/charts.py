@@ -65,7 +65,7 @@ def text(x: float, y: float, said: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(said)}</text>'
 
 
-def interval(value: float, low: float, high: float, most: float) -> str:
+def bar_of(value: float, low: float, high: float, most: float) -> str:
     """Return a bar from 0 to a value, with its interval, in a strip from -most to most."""
     at, start, end = (50 + 48 * max(min(part / most, 1.0), -1.0) for part in (value, low, high))
     bar = f'<rect class="mark" x="{min(50.0, at):.1f}" y="3" width="{abs(at - 50):.1f}" height="6"/>'

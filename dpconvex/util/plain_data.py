@@ -56,7 +56,7 @@ def build(kind: Any, value: Any, readers: Readers | None = None, where: str = ""
         return part(last, value, "")
     if is_dataclass(kind):
         cls: Any = kind
-        known, needed = names_of(cls)
+        known, needed = field_names(cls)
         if not isinstance(value, Mapping):
             raise TemplateError(f"{name} must hold the fields of a {cls.__name__}, not {value!r:.60}")
         if not needed <= set(value) <= known:
@@ -85,7 +85,7 @@ parts_of: Any = lru_cache(lambda kind: (get_origin(kind), get_args(kind)))
 
 
 @lru_cache
-def names_of(cls: Any) -> tuple[set[str], set[str]]:
+def field_names(cls: Any) -> tuple[set[str], set[str]]:
     """Return the names of all fields of a dataclass, and of those without a default."""
     needed = {item.name for item in fields(cls) if item.default is MISSING and item.default_factory is MISSING}
     return {item.name for item in fields(cls)}, needed
