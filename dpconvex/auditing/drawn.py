@@ -14,8 +14,7 @@ from scipy.stats import beta, gamma, t as student
 from dpconvex.auditing.laws import matrix_entries
 from dpconvex.auditing.report import Attack
 from dpconvex.certificates.certificate import Certificate, DescentCertificate, StatisticsCertificate
-from dpconvex.certificates.clustering_noise import ClusteringNoise
-from dpconvex.certificates.integer_noise import perturb
+from dpconvex.certificates.integer_noise import ClusteringNoise, perturb
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of

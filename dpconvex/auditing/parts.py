@@ -9,8 +9,7 @@ import numpy as np
 from dpconvex.auditing.report import Attack
 from dpconvex.auditing.search import POOL, Candidates, Goal, Records, Search, moduli_of, record_orders
 from dpconvex.certificates.certificate import Certificate, DescentCertificate
-from dpconvex.certificates.clustering_noise import ClusteringNoise
-from dpconvex.certificates.integer_noise import IntegerNoise
+from dpconvex.certificates.integer_noise import ClusteringNoise, IntegerNoise
 from dpconvex.checker.reading import Rejected
 from dpconvex.data.batch import Batch
 from dpconvex.mechanisms.output_perturbation import smooth_analysis

@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike
 from dpconvex.accounting.budget import charge_schema
 from dpconvex.accounting.composition import best_total, profile_pairs
 from dpconvex.accounting.events import SMALLEST, Approximate, Event, event_of
-from dpconvex.certificates.clustering_noise import ClusteringNoise
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.certificates.integer_noise import IntegerNoise
+from dpconvex.certificates.integer_noise import ClusteringNoise, IntegerNoise
 from dpconvex.certificates.loaded_event import confirmed_event, truncation_delta
 from dpconvex.certificates.text import RUNS, CertificateText
 from dpconvex.checker.files import FORMAT, certificate_and_proof, compare_claims

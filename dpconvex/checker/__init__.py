@@ -7,14 +7,21 @@ from dpconvex.checker.constants import Loss, loss_constants, moved, person
 from dpconvex.checker.exact import ONE, ZERO
 from dpconvex.checker.expansion import TemplateGraph
 from dpconvex.checker.gaussian import check_event
-from dpconvex.checker.mechanisms import ROOM, check_noise, other_costs
+from dpconvex.checker.mechanisms import (
+    CELLS,
+    CHOICES,
+    ROOM,
+    TRUSTED_OF_QUERIES,
+    check_noise,
+    check_queries,
+    check_statistics,
+    other_costs,
+)
 from dpconvex.checker.public import Feasible, is_modulus
-from dpconvex.checker.queries import CELLS, CHOICES, TRUSTED as OF_QUERIES, check_queries
 from dpconvex.checker.reading import Rejected, Steps, Unreplayed, as_exact, indices, read_proof, reader, require, spend
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import Rules
 from dpconvex.checker.scalar_bounds import span_dimension
-from dpconvex.checker.statistics import check_statistics
 from dpconvex.checker.table import RANGE, RUN, RUNS, SPLIT
 
 TRUSTED = (
@@ -76,7 +83,7 @@ def check(text: bytes, event: Any = None) -> Report:
 
 def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any], event: Any) -> Report:
     kind, adjacency, settings = claim["perturbed"], claim["privacy"]["adjacency"], claim["settings"]
-    p, everything = claim["noise_dimension"], OF_QUERIES if kind == "queries" else TRUSTED
+    p, everything = claim["noise_dimension"], TRUSTED_OF_QUERIES if kind == "queries" else TRUSTED
     require(("rows" in settings) == (claim["noise"] == "matrix"), "the noise and the settings disagree about matrices")
     require(
         event is None or not {RUN[0], SPLIT} & {*settings}, "the event of one fit is not that of a choice among fits"

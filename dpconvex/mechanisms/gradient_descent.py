@@ -10,17 +10,22 @@ from dpconvex.certificates.certificate import Certificate, DescentCertificate
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.mechanisms import base, clipped_descent as clipped
+from dpconvex.mechanisms import base
 from dpconvex.mechanisms.added_quadratic import ADDED, GUESS
-from dpconvex.model.privacy import Privacy, remaining
+from dpconvex.mechanisms.rounding import largest_eigenvalue, public_start, quadratic_parts, regularizer_curvature
+from dpconvex.model.privacy import Privacy, not_for_units, remaining
 from dpconvex.noise.gaussian import gaussian_sigma
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
-from dpconvex.numerics import EPSILON, NORM_SLACK
+from dpconvex.numerics import EPSILON, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import slope_of
+from dpconvex.sets.kinks import split_kinks
+from dpconvex.sets.quadratics import as_squares, linear_parts, weighted_sum
 from dpconvex.util.arguments import COUNT, check_fields, number_in, require
 from dpconvex.util.arrays import Array
+from dpconvex.util.runtime import once
 
 GAUSSIAN = SPHERICAL["gaussian"]
 SMALLEST_RADIUS = 1e-100  # A set with a single point gets this radius, so that divisions succeed
@@ -29,6 +34,11 @@ LARGEST_LENGTH = 1e150
 LARGEST_CLIP = 1e75  # Squares of norms near the clip, and their factors, neither underflow nor overflow
 # Defaults with clipped gradients.
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
+# Limits of the step, in margins: movement of a margin by the noise of all steps; and movement by one step of all records'
+# clipped gradients, times the number of directions that records share evenly. A loss without a bound on its slope has a lower
+# limit. If curvature is known, the limit is also BENDS times its inverse.
+NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
+GRAIN = 2.0**-53  # Sampling probabilities are multiples of this, as uniform variates are
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
 CLIPPED_SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
 WHY = {
@@ -111,8 +121,8 @@ class NoisyGradientDescent(base.ForUnits):
         """Check the conditions, choose the steps, and calibrate the noise of all steps together."""
         check_conditions(analysis, privacy, self.clip is not None)
         clip = math.inf if self.clip is None else float(self.clip)
-        bound, apart = clipped.largest_norms(analysis, privacy, clip)
-        rate, p = clipped.sampling_rate(self.sampling, privacy), analysis.form.noise_dimension
+        bound, apart = largest_norms(analysis, privacy, clip)
+        rate, p = sampling_rate(self.sampling, privacy), analysis.form.noise_dimension
         once, steps = gaussian_sigma(privacy.epsilon, privacy.delta, apart), self.steps or CLIPPED_STEPS
         if self.clip is None:
             steepest = size * (bound + slope_of(analysis.form.template.regularizer, analysis.form))
@@ -140,7 +150,7 @@ class NoisyGradientDescent(base.ForUnits):
             size=size,
             gradient_bound=bound,
             sensitivity=apart,
-            hessian_bound=clipped.curvature_or_zero(analysis),
+            hessian_bound=curvature_or_zero(analysis),
             noise_epsilon=privacy.epsilon,
             noise_dimension=p,
             noise_scale=sigma,
@@ -173,11 +183,11 @@ class NoisyGradientDescent(base.ForUnits):
         self, analysis: Analysis, size: int, steps: int, rate: float, bound: float, sigma: float
     ) -> dict[str, float]:
         assert self.clip is not None
-        stiff = rate * clipped.regularizer_steepness(analysis, size)[0]
+        stiff = rate * regularizer_steepness(analysis, size)[0]
         if self.step_size is not None:
             step = largest = float(self.step_size)
         else:
-            step, largest = clipped.step_sizes(analysis, sigma * steps / math.sqrt(steps), size * rate, bound, stiff)
+            step, largest = step_sizes(analysis, sigma * steps / math.sqrt(steps), size * rate, bound, stiff)
         if not largest * stiff <= 2:
             why = f"steps of {largest:.3g} are too long for a regularizer whose curvature is up to {stiff / rate:.3g}"
             remedy = f"give a smaller `step_size`, below {2 / stiff:.3g}"
@@ -191,9 +201,9 @@ class NoisyGradientDescent(base.ForUnits):
         assert isinstance(certificate, DescentCertificate)
         reach, scale = certificate.sensitivity, certificate.noise_scale
         root = math.sqrt(certificate.steps) * (1 + NORM_SLACK)
-        clean = clipped.largest_norms(analysis, certificate.privacy, certificate.clip)[1]
+        clean = largest_norms(analysis, certificate.privacy, certificate.clip)[1]
         for most in scale * 2.0 ** np.arange(1, 30):  # iterates are bounded for noise of this size
-            rounding = clipped.path_rounding(analysis, certificate, records, float(most))
+            rounding = path_rounding(analysis, certificate, records, float(most))
             apart = max(clean + 2 * rounding, reach)
             found = with_more_noise(certificate, reach, apart - reach, {"G_adj": apart})
             if "sampling" in certificate.settings and rounding > 0:
@@ -283,3 +293,106 @@ def with_more_noise(certificate: Certificate, reach: float, more: float, claims:
     scale = certificate.noise_scale * ratio
     derivation = replace(proof, children=steps)
     return certificate.copied(event=certificate.event, noise_scale=scale, mean_noise=mean, derivation=derivation)
+
+
+def sampling_rate(sampling: float | None, privacy: Privacy) -> float:
+    if sampling is None:
+        return 1.0
+    if privacy.unit is not None:
+        raise not_for_units("Poisson sampling", privacy)
+    if privacy.adjacency != "add-remove":
+        why = "privacy accounting of Poisson samples needs add-remove adjacency"
+        remedy = 'ask for adjacency="add-remove", or use all records at every step'
+        raise NotPrivate(why, f"sampling = {sampling:g}", remedy)
+    return max(math.floor(sampling / GRAIN), 1) * GRAIN
+
+
+def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[float, float]:
+    """Bound the clipped gradient of one record (or a person's clipped sum), and the sensitivity of the total."""
+    replaced, person = privacy.adjacency == "replace-one", privacy.person
+    if analysis.unbounded is not None:
+        return clip * (1 + NORM_SLACK), (2 if replaced else 1) * clip * (1 + NORM_SLACK)
+    if clip == math.inf:
+        return analysis.gradient_bound, analysis.sensitivity(privacy.adjacency, person)
+    bound = min(clip * (1 + NORM_SLACK), person.weight * analysis.gradient_bound)
+    apart = 2 * bound if replaced else bound
+    return bound, min(apart, analysis.sensitivity(privacy.adjacency, person)) if bound < clip else apart
+
+
+def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, stiff: float) -> tuple[float, float]:
+    """Return the step size, and a bound on it for records of any directions; `noise` is the noise of all steps together."""
+    most = min(NOISE_MARGIN * margin_length(analysis) / noise, 1 / stiff if stiff else math.inf)
+    directions = 1.0, max(analysis.form.bases.count, 1)
+    step, largest = (min(most, longest_step(analysis, bound * records, records, d)) for d in directions)
+    return step, largest
+
+
+def longest_step(analysis: Analysis, pull: float, records: float, directions: float) -> float:
+    """Return the largest step size for gradients that add up to at most `pull`."""
+    margin = STEP_MARGIN if analysis.unbounded is None else UNBOUNDED_MARGIN
+    bend = curvature_or_zero(analysis)
+    longest = margin * margin_length(analysis) / pull
+    return directions * (min(longest, BENDS / (bend * records)) if bend else longest)
+
+
+def margin_length(analysis: Analysis) -> float:
+    """Return the length of parameters that moves a leaf by one unit: its offset's size (1 without one) over a row's norm."""
+    longest = math.sqrt(max(float(analysis.gram.squared_norms(rows).max(initial=0.0)) for rows in analysis.gram.rows))
+    ends = map(analysis.offset_range, analysis.form.every_leaf)
+    offset = max(max(float(np.abs(end).max(initial=0.0)) for end in pair) for pair in ends)
+    return (offset if 0 < offset < math.inf else 1.0) / longest
+
+
+def regularizer_steepness(analysis: Analysis, size: int) -> tuple[float, float]:
+    """Bound the curvature of the regularizer's smooth part, and the slope of its other part from the start on, in sum form."""
+    form = analysis.form
+    constant, (stiff, _, _) = largest_eigenvalue(analysis), quadratic_parts(form)
+    bend = regularizer_curvature(form, form.feasible.norm_bound)
+    smooth = math.isfinite(bend.rest)
+    slope = public_start(analysis, size, 0.0)[1] + 2 * size * slope_of_rest(form, smooth)
+    if math.isfinite(slope) or form.feasible.bounded:
+        return size * (constant + (bend.rest if smooth else stiff)), slope
+    why = "neither the regularizer's curvature nor its slope is bounded, so the rounding of gradients is unbounded"
+    raise NotPrivate(f"{why}: {bend.reason}", form.template.regularizer, "smooth it, or bound the parameters")
+
+
+@once
+def slope_of_rest(form: LossForm, smooth: bool) -> float:
+    """Bound the slope of a regularizer without its squares; of its kinks alone, if all other curvature is bounded."""
+    smoothed = linear_parts(split_kinks(form.feasible, form.template.regularizer)[0]) if smooth else {}
+    left = ((part, row) for part, row in linear_parts(form.template.regularizer).items() if part not in smoothed)
+    steep = {part: row for part, row in left if not part.is_affine and as_squares(part, row.toarray()[0]) is None}
+    return slope_of(weighted_sum(steep), form) if steep else 0.0
+
+
+def curvature_or_zero(analysis: Analysis) -> float:
+    """Return the largest curvature of one record's loss, or 0 if it is not known."""
+    known = analysis.unbounded is None and analysis.kink is None and math.isfinite(analysis.hessian_bound)
+    return analysis.hessian_bound if known else 0.0
+
+
+def path_rounding(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> float:
+    """Bound the rounding of sums of `records` gradients at all iterates: in K, or within reach of all steps from the start."""
+    form, bound = analysis.form, certificate.gradient_bound
+    drawn, radius = path(analysis, certificate, records, sigma)
+    # The depth of sums is that of all records; their terms are those of sampled records.
+    return form.lengths.gradient_error(records, bound, curvature_or_zero(analysis), radius, 0.0) * drawn / records
+
+
+def path(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> tuple[float, float]:
+    """Bound the number of sampled records in a step, and the norm of all iterates."""
+    steps, rate, feasible = certificate.steps, certificate.sampling, analysis.form.feasible
+    rare = TAIL / (2 * steps)
+    drawn = most_drawn(records, rate, rare) if rate < 1 else records
+    if feasible.bounded:
+        return drawn, feasible.norm_bound
+    longest = GAUSSIAN.quantile(certificate.noise_dimension, sigma, rare)
+    pull = rate * regularizer_steepness(analysis, certificate.size)[1]
+    start = float(np.linalg.norm(public_start(analysis, 1.0, 0.0)[0]))
+    return drawn, start + steps * certificate.largest_step * (drawn * certificate.gradient_bound + longest + pull)
+
+
+def most_drawn(records: float, sampling: float, probability: float) -> float:
+    """Bound the size of a Poisson sample, except with this probability, by Bernstein's inequality."""
+    mean, odds = sampling * records, -math.log(probability)
+    return min(records, (mean + odds / 3 + math.sqrt(odds**2 / 9 + 2 * mean * odds)) * (1 + TAIL_SLACK))

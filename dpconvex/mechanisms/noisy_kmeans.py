@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.certificates.clustering_noise import ClusteringNoise
 from dpconvex.certificates.derivation import Derivation
+from dpconvex.certificates.integer_noise import ClusteringNoise
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, seeded_generator

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.accounting.budget import Budget, charge, charge_schema
-from dpconvex.certificates.clustering_noise import ClusteringNoise
 from dpconvex.certificates.derivation import Derivation
+from dpconvex.certificates.integer_noise import ClusteringNoise
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import BLOCK_BYTES, blocks, check_aligned, check_names, dense, names_of
 from dpconvex.data.dask_columns import is_frame

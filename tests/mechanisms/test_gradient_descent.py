@@ -11,8 +11,7 @@ from scipy import stats
 import dpconvex as dp
 from dpconvex.fitting.engine import DataEngine
 from dpconvex.fitting.verify import analyse
-from dpconvex.mechanisms.clipped_descent import most_drawn, path_rounding
-from dpconvex.mechanisms.gradient_descent import GAUSSIAN
+from dpconvex.mechanisms.gradient_descent import GAUSSIAN, most_drawn, path_rounding
 from dpconvex.mechanisms.residual_noise import cover_records
 from dpconvex.noise.gaussian import gaussian_delta
 
