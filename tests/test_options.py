@@ -64,11 +64,9 @@ def beside(call, **usual):
 WITHOUT_PROJECTION = learner(constraints=[W >= -3, cp.log_sum_exp(W) <= 2])
 ATOM = {"name": "mine", "function": softplus, "slope": (0.0, 1.0), "curvature": 0.25}
 DATA = {"x": X, "y": Y}
-SIGNED, AMONG, UP = (
-    {"x": X, "y": 2 * Y - 1},
-    dp.Schema({"age": (0, 9), "dose": (0, 9), "ward": WARD}, **ABOUT),
-    np.ones(2),
-)
+SIGNED = {"x": X, "y": 2 * Y - 1}
+AMONG = dp.Schema({"age": (0, 9), "dose": (0, 9), "ward": WARD}, **ABOUT)
+UP = np.ones(2)
 PARTED = dp.Partitions([{name: column[half] for name, column in SIGNED.items()} for half in (slice(9), slice(9, None))])
 VISITS = {"age": Y, "dose": Y, "ward": TABLE["ward"][:40]}
 BUDGET = dp.Budget(dp.Privacy(9.0, 1e-3))  # which none of these calls may charge

@@ -168,10 +168,8 @@ class Rules:
         if len(group) == 1 or not entries or not all(s.is_affine and len(s.vertices) == 1 for s in group):
             return found
         touched = {c for entry in entries for c, _ in entry if c >= 0}
-        steepest, square_of = (
-            steepest_of([s.vertices[0] for s in group], self.rows),
-            self.feasible.squared_radius(touched),
-        )
+        steepest = steepest_of([s.vertices[0] for s in group], self.rows)
+        square_of = self.feasible.squared_radius(touched)
         sizes = [root(sum((power((ZERO, max(map(abs, s.value))), 2)[1] for s in group), ZERO))[1]]
         if square_of is not None:
             sizes.append(root(max(self.rows.offset(entries), ZERO))[1] + steepest * root(square_of)[1])

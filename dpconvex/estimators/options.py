@@ -110,10 +110,8 @@ def as_candidate(
         where = "dp.Privacy(...)" if option in GUARANTEE else f"tune(..., {option}=...)"
         said = f"tune: {name} has {option}={given[option]!r}, an option of tune itself: {where}. Leave it out."
         require(option not in varied and (given[option] is own[option] or given[option] == own[option]), said)
-    model, said = (
-        type(estimator)(**given | {option: asked[option] for option in TAKEN}),
-        f"tune: {name} maps features first, learns labels, or has fields beside x and y",
-    )
+    model = type(estimator)(**given | {option: asked[option] for option in TAKEN})
+    said = f"tune: {name} maps features first, learns labels, or has fields beside x and y"
     made = "templates, {'a': model.template(columns)}, and {'x': model.features(table), 'y': y}"
     said += f"; pass {made if hasattr(estimator, 'features') else 'a template'} for the mapped records."
     require(getattr(estimator, "encoder", None) is None, said)

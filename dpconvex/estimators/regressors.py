@@ -83,11 +83,9 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
         made, declared = getattr(y, "schema", None), self._interval()
         known = getattr(made if isinstance(made, Schema) else getattr(self, "schema_", None), "label_bounds", None)
         if known is None:
-            how = (
-                "declare the public bounds of the target, such as bounds=(0, 100) or bounds=schema; nothing was charged"
-            )
+            how = "declare the public bounds of the target, such as bounds=(0, 100) or bounds=schema"
             needed = self.budget is not None or self._in_any_unit
-            require(self.bounds is not None or not needed, f"{type(self).__name__}: {how}.")
+            require(self.bounds is not None or not needed, f"{type(self).__name__}: {how}; nothing was charged.")
         if known is None or (declared == (-1.0, 1.0) and made is not None):
             return y
         both = f"bounds are {declared}, but the schema declares label_bounds {known}"

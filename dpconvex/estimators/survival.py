@@ -106,10 +106,7 @@ class SurvivalRegressor(
         """Return 1 for the interval of an event, otherwise minus the fraction of the interval lived; shape (n, intervals)."""
         event, time = outcomes("fit", y)
         ends = self.unique_times_
-        starts, places = (
-            np.append(0.0, ends[:-1]),
-            np.searchsorted(ends, time),
-        )  # an end is in the interval before
+        starts, places = np.append(0.0, ends[:-1]), np.searchsorted(ends, time)  # An end is in the interval before
         died = event[:, None] & (places[:, None] == np.arange(len(ends)))
         return np.where(died, 1.0, -np.clip((time[:, None] - starts) / (ends - starts), 0.0, 1.0))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -257,6 +257,20 @@ def postorder(roots: Sequence[Expression], leaves: Collection[Expression] = ()) 
             waiting.append((node, True))
             waiting.extend((argument, False) for argument in reversed(node.args))
     return list(order)
+
+
+def topmost(root: Expression, found: Callable[[Expression], object]) -> Iterator[Expression]:
+    """Yield once, from the left, each expression with variables for which `found` is true, but nothing inside of these."""
+    seen, waiting = set[Expression](), [root]
+    while waiting:
+        node = waiting.pop()
+        if node in seen or not node.variables:
+            continue
+        seen.add(node)
+        if found(node):
+            yield node
+        else:
+            waiting.extend(reversed(node.args))
 
 
 def leveled(expression: Expression) -> tuple[str, int]:

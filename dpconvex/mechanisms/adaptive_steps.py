@@ -111,11 +111,8 @@ def total_level(privacy: Privacy) -> float:
 def derivation(privacy: Privacy, level: float, name: str, further: tuple[Derivation, ...]) -> Derivation:
     one = privacy.unit or "record"
     parts = f"one {one}'s part of a sum is at most the clip"
-    apart = (
-        f"parts of one {one} and another differ by at most twice the clip"
-        if privacy.adjacency == "replace-one"
-        else parts
-    )
+    twice = f"parts of one {one} and another differ by at most twice the clip"
+    apart = twice if privacy.adjacency == "replace-one" else parts
     why = "the sensitivity and the level of each query are known before it is asked; squared levels add up"
     last = Derivation("adaptive composition", "", {"mu": level}, why)
     return Derivation(name, "", privacy.claims, SOURCE, (Derivation("clipped sums", "", {}, apart), *further, last))

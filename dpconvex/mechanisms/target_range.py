@@ -88,10 +88,8 @@ class RangePlan:
             middle = min(max(MIDDLE * epsilon, 2 * needed), MOST * epsilon)
             least = min(needed / middle, 0.5)  # otherwise the middle may be at a place without targets
             level, whole = Fraction(min(max(self.level, least), 1 - least)).limit_denominator(PARTS).as_integer_ratio()
-            below, above = (
-                whole * (upto - counts) - level * upto[-1],
-                whole * (upto[-1] - upto) - (whole - level) * upto[-1],
-            )
+            below = whole * (upto - counts) - level * upto[-1]
+            above = whole * (upto[-1] - upto) - (whole - level) * upto[-1]
             unit = most * (2 * max(level, whole - level) if adjacency == "add-remove" else whole)
             lost = np.maximum(np.maximum(below, above), 0)
             place = select([Fraction(n, unit) for n in lost.tolist()], middle, adjacency, rng)

@@ -83,11 +83,8 @@ def polish(problem: Problem, start: Array, tolerance: float, max_steps: int) -> 
         ahead = problem.curvature_ahead(best.theta, best.gradient)
         stepped = proximal_step(problem, best.theta, best.value, best.gradient, ahead)
         best = min(stepped, replace(best, lipschitz=stepped.lipschitz), key=lambda iterate: iterate.distance_bound)
-    return (
-        best
-        if problem.reached(best, tolerance)
-        else quasi_newton.descend_with_kinks(problem, best, tolerance, max_steps)
-    )
+    reached = problem.reached(best, tolerance)
+    return best if reached else quasi_newton.descend_with_kinks(problem, best, tolerance, max_steps)
 
 
 class PerturbedObjective:

@@ -16,7 +16,7 @@ from dpconvex.expressions.atoms.arrangement import BROADCAST, CONCATENATE, INDEX
 from dpconvex.expressions.atoms.extremes import MAX
 from dpconvex.expressions.discipline import is_concave, is_convex, nonconvex_part
 from dpconvex.expressions.expansion import Expander, RecordVariables
-from dpconvex.expressions.expression import Constraint, Expression, postorder
+from dpconvex.expressions.expression import Constraint, Expression, postorder, topmost
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.model.template import Template
@@ -147,19 +147,7 @@ def expander_of(template: Template, space: Space) -> Expander:
 
 def affine_leaves(expression: Expression) -> list[Expression]:
     """Return the maximal affine subexpressions that contain variables; of a broadcast, the argument."""
-    found: dict[Expression, None] = {}
-    seen: set[Expression] = set()
-    waiting = [expression]
-    while waiting:
-        node = waiting.pop()
-        if node in seen or not node.variables:
-            continue
-        seen.add(node)
-        if node.is_affine and node.atom is not BROADCAST:
-            found[node] = None
-        else:
-            waiting.extend(reversed(node.args))
-    return list(found)
+    return list(topmost(expression, lambda node: node.is_affine and node.atom is not BROADCAST))
 
 
 def nonsmooth_nodes(losses: Sequence[Expression]) -> list[Expression]:

@@ -10,7 +10,7 @@ from dpconvex.data.record import Record
 from dpconvex.expressions.atoms.arithmetic import ADD, MATMUL, MULTIPLY, NEGATE
 from dpconvex.expressions.atoms.arrangement import hstack, vec
 from dpconvex.expressions.evaluate import over_records
-from dpconvex.expressions.expression import Expression, Field, Variable, constant, postorder
+from dpconvex.expressions.expression import Expression, Field, Variable, constant, postorder, topmost
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.own_fields import is_entrywise, substitute
 from dpconvex.util.arrays import Array, Indices, powers_of_two
@@ -131,25 +131,12 @@ def terms(loss: Expression) -> Iterator[tuple[Expression, Term]]:
 
     If the parameters occur alone too, the factor multiplies a score, as k in ``exp(a[g]) - k * a[g]``: the part is left out.
     """
-    found = dict(largest_terms(loss))
+    found = {node: term for node in topmost(loss, term_of) if (term := term_of(node))}
     alone = {node for node, term in found.items() if term.function is ONE}
     for node, term in found.items():
         weighs = node.atom is MULTIPLY and node not in alone and term.function.is_scalar
-        if not (weighs and alone.issuperset(own for own, _ in largest_terms(term.parameters))):
+        if not (weighs and alone.issuperset(topmost(term.parameters, term_of))):
             yield node, term
-
-
-def largest_terms(loss: Expression) -> Iterator[tuple[Expression, Term]]:
-    seen, waiting = set[Expression](), [loss]
-    while waiting:
-        node = waiting.pop()
-        if node in seen or not node.variables:
-            continue
-        seen.add(node)
-        if term := term_of(node):
-            yield node, term
-        else:
-            waiting.extend(node.args)
 
 
 def term_of(node: Expression) -> Term | None:

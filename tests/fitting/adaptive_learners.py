@@ -14,11 +14,16 @@ X = dp.Ball(FEATURES).project(rng.normal(size=(SIZE, FEATURES)) / 2)
 SCORES = X @ SLOPES
 
 
-def scored(loss, columns=(), regularizer=lambda w: 0.0, constraints=lambda w: (), radius=1.0, **fields):
-    """Return the template of a loss of ``x @ w + b``."""
-    w, b = cp.Variable((FEATURES, *columns), name="w"), cp.Variable(columns, name="b")
-    record = dp.Record(x=dp.Ball(FEATURES, radius), **fields)
-    return dp.Template(record, lambda x, y: loss(x @ w + b, y), regularizer(w), constraints(w))
+def small(w):
+    return 1e-6 * cp.sum_squares(w)
+
+
+def scored(loss, columns=(), regularizer=lambda w: 0.0, constraints=lambda w: (), constant=True, **fields):
+    """Return the template of a loss of ``x @ w + b`` and of the other fields, by their names."""
+    record = dp.Record(**{"x": dp.Ball(FEATURES)} | fields)
+    w = cp.Variable((*record.fields["x"].shape, *columns), name="w")
+    b = cp.Variable(columns, name="b") if constant else 0.0
+    return dp.Template(record, lambda x, **others: loss(x @ w + b, **others), regularizer(w), constraints(w))
 
 
 def linear(**options):

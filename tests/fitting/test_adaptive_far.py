@@ -3,6 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+from adaptive_learners import scored, small
 from sample_problems import objective
 
 import dpconvex as dp
@@ -12,13 +13,11 @@ SIZE, PRIVACY = 5000, dp.Privacy(3.0, 1e-5)
 
 def ratios():
     """Ratios of two densities by least squares: slopes at the end are ten times those near scores of 0."""
-    w, b = cp.Variable(3, name="w"), cp.Variable(name="b")
-    record = dp.Record(x=dp.Ball(3), known=dp.Choice([0, 1]))
-    loss = lambda x, known: cp.square(x @ w + b) if known else -2 * (x @ w + b)  # noqa: E731
     rng = np.random.default_rng(0)
     known = rng.integers(0, 2, SIZE)
     x = dp.Ball(3).project(rng.normal(size=(SIZE, 3)) / 4 + np.outer(1 - known, [0.4, -0.3, 0.2]))
-    return dp.Template(record, loss, 1e-3 * cp.sum_squares(w)), {"x": x, "known": known}
+    loss, ridge = lambda s, known: cp.square(s) if known else -2 * s, lambda w: 1e-3 * cp.sum_squares(w)
+    return scored(loss, regularizer=ridge, x=dp.Ball(3), known=dp.Choice([0, 1])), {"x": x, "known": known}
 
 
 def lifetimes():
@@ -96,10 +95,9 @@ def test_noise_does_not_stop_steps_that_a_public_price_pulls():
 
 def weighted(rng, x, y):
     """A high quantile with weights a tenth of their bound: the constant went to the end of the targets, for 88 times the gain."""
-    w, b = cp.Variable(3, name="w"), cp.Variable(name="b")
-    record = dp.Record(x=dp.Ball(3), y=dp.Box(-3, 3), weight=dp.Box(0, 10))
-    tilted = lambda r: cp.maximum(0.9 * r, -0.1 * r)  # noqa: E731
-    template = dp.Template(record, lambda x, y, weight: weight * tilted(y - x @ w - b), 1e-6 * cp.sum_squares(w))
+    fields = {"x": dp.Ball(3), "y": dp.Box(-3, 3), "weight": dp.Box(0, 10)}
+    loss = lambda s, y, weight: weight * cp.maximum(0.9 * (y - s), -0.1 * (y - s))  # noqa: E731
+    template = scored(loss, regularizer=small, **fields)
     data = {"x": x, "y": y.clip(-3, 3), "weight": rng.lognormal(0, 1, len(y)).clip(0, 14) * 0.7}
     return template, data, {"w": np.zeros(3), "b": np.quantile(y, 0.9)}
 
@@ -130,12 +128,11 @@ def test_steps_keep_the_gain_over_a_constant(make, most) -> None:
 
 def test_wide_bounds_of_targets_are_no_weights():
     """Squares of targets of 1e9 were taken to have unknown weights, and lost 1.2 times as much as those of 1."""
-    rng, w, b = np.random.default_rng(1), cp.Variable(5, name="w"), cp.Variable(name="b")
+    rng = np.random.default_rng(1)
     x = dp.Ball(5).project(rng.normal(size=(600, 5)) / 2)
     y, losses = (0.3 + x.sum(axis=1) / 10 + rng.normal(size=600) / 20).clip(-1, 1), list[float]()
     for unit in (1.0, 1e9):
-        record = dp.Record(x=dp.Ball(5), y=dp.Box(-unit, unit))
-        template = dp.Template(record, lambda x, y: cp.square(x @ w + b - y))
+        template = scored(lambda s, y: cp.square(s - y), x=dp.Ball(5), y=dp.Box(-unit, unit))
         fits = [dp.solve(template, {"x": x, "y": unit * y}, dp.Privacy(1.0, 1e-6), seed=seed) for seed in range(1, 6)]
         losses.append(float(np.median([np.square((x @ fit["w"] + fit["b"]) / unit - y).mean() for fit in fits])))
     assert losses[1] < 1.1 * losses[0]

@@ -3,6 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+from adaptive_learners import scored
 from scipy.sparse import csr_array
 from scipy.special import softmax
 from sklearn.metrics import log_loss
@@ -252,16 +253,12 @@ def test_clips_keep_long_slopes_that_noise_hides_where_short_ones_tell_of_them()
 @pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
 def test_quantiles_of_targets_of_few_values_lose_no_more_than_a_constant(quantile: float) -> None:
     """Where a constant lies between two values there is no curvature: steps became thousands of times too long."""
-    draw, weights, constant = np.random.default_rng(0), cp.Variable(5, name="w"), cp.Variable(name="b")
+    draw = np.random.default_rng(0)
     x = draw.uniform(-1, 1, (20_000, 5))
     y = 2 * np.rint((5 + 1.5 * x[:, 0] + x[:, 1] + draw.normal(size=20_000)) / 2).clip(0, 5)
-
-    def loss(x, y):
-        return cp.maximum(quantile * (y - x @ weights - constant), (quantile - 1) * (y - x @ weights - constant))
-
-    template = dp.Template(
-        dp.Record(x=dp.Box(-np.ones(5), np.ones(5)), y=dp.Box(0, 10)), loss, 1e-9 * cp.sum_squares(weights)
-    )
+    loss = lambda s, y: cp.maximum(quantile * (y - s), (quantile - 1) * (y - s))  # noqa: E731
+    fields, ridge = {"x": dp.Box(-np.ones(5), np.ones(5)), "y": dp.Box(0, 10)}, lambda w: 1e-9 * cp.sum_squares(w)
+    template = scored(loss, regularizer=ridge, **fields)
     found = dp.solve(template, {"x": x, "y": y}, dp.Privacy(8, 1e-5), seed=0)
     far, alone = y - x @ found["w"] - float(found["b"]), y - np.quantile(y, quantile)
     lost = [np.maximum(quantile * one, (quantile - 1) * one).mean() for one in (far, alone)]

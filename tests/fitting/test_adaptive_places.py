@@ -5,7 +5,7 @@ import warnings
 import cvxpy as cp
 import numpy as np
 import pytest
-from adaptive_learners import FEATURES, SIZE, STEPS, TARGETS, X
+from adaptive_learners import FEATURES, SIZE, STEPS, TARGETS, X, scored, small
 from scipy.optimize import minimize
 
 import dpconvex as dp
@@ -125,16 +125,12 @@ def test_steps_are_not_usual_where_they_cannot_begin():
 
 
 def test_costs_of_errors_as_fields_keep_scores_in_their_unit() -> None:
-    w, b, draw = cp.Variable(3, name="w"), cp.Variable(name="b"), np.random.default_rng(0)
-    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]), missed=dp.Box(0, 50), false=dp.Box(0, 50))
-
-    def loss(x, y, missed, false):
-        return (missed if y == 1 else false) * cp.logistic(-y * (x @ w + b))
-
+    fields = {"x": dp.Ball(3), "y": dp.Choice([-1, 1]), "missed": dp.Box(0, 50), "false": dp.Box(0, 50)}
+    template = scored(lambda s, y, missed, false: (missed if y == 1 else false) * cp.logistic(-y * s), **fields)
+    draw = np.random.default_rng(0)
     x = dp.Ball(3).project(draw.normal(size=(4000, 3)))
     y = np.where(draw.random(4000) < 1 / (1 + np.exp(1 - 3 * x[:, 0])), 1, -1)
     data = {"x": x, "y": y, "missed": draw.uniform(2, 8, 4000), "false": draw.uniform(0.5, 2, 4000)}
-    template = dp.Template(record=record, loss=loss)
     release, exact = dp.solve(template, data, dp.Privacy(3, 1e-6), seed=1), dp.solve_without_privacy(template, data)
     assert np.abs(release["w"] - exact["w"]).max() < 1
     assert abs(release["b"] - exact["b"]) < 0.5
@@ -151,14 +147,14 @@ def test_negative_binomial_counts_with_weights_and_wide_targets_are_learnt() -> 
 
 
 def test_exponential_survival_in_days_is_learnt_as_in_years() -> None:
-    w, b, draw = cp.Variable(3, name="w"), cp.Variable(name="b"), np.random.default_rng(0)
+    draw = np.random.default_rng(0)
     x, days = dp.Ball(3).project(draw.normal(size=(4000, 3))), 3650.0
     slopes, ends = np.array([1.5, -1.0, 0.0]), draw.uniform(30, days, 4000)
     time = draw.exponential(1500 * np.exp(-x @ slopes))
     died = (time <= ends).astype(int)
     for unit in (1.0, days):
-        record = dp.Record(x=dp.Ball(3), t=dp.Box(0, days / unit), died=dp.Choice([0, 1]))
-        template = dp.Template(record, lambda x, t, died: t * cp.exp(x @ w + b) - died * (x @ w + b))
+        fields = {"x": dp.Ball(3), "t": dp.Box(0, days / unit), "died": dp.Choice([0, 1])}
+        template = scored(lambda s, t, died: t * cp.exp(s) - died * s, **fields)
         data = {"x": x, "t": np.minimum(time, ends) / unit, "died": died}
         release = dp.solve(template, data, dp.Privacy(3, 1e-6), seed=1)
         assert np.abs(release["w"] - slopes).max() < 0.5
@@ -166,9 +162,8 @@ def test_exponential_survival_in_days_is_learnt_as_in_years() -> None:
 
 
 def test_counts_far_below_their_bounds_are_not_taken_for_few_records() -> None:
-    w, draw = cp.Variable(3, name="w"), np.random.default_rng(0)
-    record = dp.Record(x=dp.Ball(3), y=dp.Box(0, 1e5))
-    template = dp.Template(record=record, loss=lambda x, y: cp.exp(x @ w) - y * (x @ w))
+    draw, fields = np.random.default_rng(0), {"x": dp.Ball(3), "y": dp.Box(0, 1e5)}
+    template = scored(lambda s, y: cp.exp(s) - y * s, constant=False, **fields)
     x = dp.Ball(3).project(draw.normal(size=(3000, 3)))
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -178,14 +173,11 @@ def test_counts_far_below_their_bounds_are_not_taken_for_few_records() -> None:
 
 @pytest.mark.parametrize("part", [0.05, 0.9])
 def test_expectiles_far_from_the_mean_are_learnt_within_wide_bounds(part: float) -> None:
-    draw, w, b = np.random.default_rng(0), cp.Variable(2, name="w"), cp.Variable(name="b")
+    draw, fields = np.random.default_rng(0), {"x": dp.Box([0, 0], [30, 1]), "y": dp.Box(0, 5000)}
     x = draw.uniform([0, 0], [30, 1], size=(20_000, 2))
     y = 500 + x @ [12.0, 300.0] + draw.gamma(2, 80, len(x))
-
-    def loss(x, y):
-        return part * cp.square(cp.pos(y - x @ w - b)) + (1 - part) * cp.square(cp.pos(x @ w + b - y))
-
-    template = dp.Template(dp.Record(x=dp.Box([0, 0], [30, 1]), y=dp.Box(0, 5000)), loss, 1e-6 * cp.sum_squares(w))
+    loss = lambda s, y: part * cp.square(cp.pos(y - s)) + (1 - part) * cp.square(cp.pos(s - y))  # noqa: E731
+    template = scored(loss, regularizer=small, **fields)
     found = dp.solve(template, {"x": x, "y": y}, PRIVACY, seed=0)
     above = y > x @ found["w"] + found["b"]
     away = np.abs(y - x @ found["w"] - found["b"])
@@ -201,13 +193,12 @@ def test_expectiles_far_from_the_mean_are_learnt_within_wide_bounds(part: float)
     ids=["low power", "linex"],
 )
 def test_losses_whose_slopes_lie_far_below_those_of_their_domain_are_learnt(loss, size) -> None:
-    draw, w, b = np.random.default_rng(0), cp.Variable(4, name="w"), cp.Variable(name="b")
+    draw = np.random.default_rng(0)
     usual = draw.normal(15, 8, 20_000), draw.random(20_000) < 0.3, draw.gamma(4, 2, 20_000), draw.gamma(2, 10, 20_000)
     domain = dp.Box([-10, 0, 0, 0], [40, 1, 30, 100])
     x = domain.project(np.column_stack(usual).astype(float))
     y = (400 + x @ [12.0, 300.0, -15.0, 4.0] + draw.gamma(2, 80, len(x))).clip(0, 5000)
-    record = dp.Record(x=domain, y=dp.Box(0, 5000))
-    template = dp.Template(record, lambda x, y: loss(x @ w + b - y), 1e-6 * cp.sum_squares(w))
+    template = scored(lambda s, y: loss(s - y), regularizer=small, x=domain, y=dp.Box(0, 5000))
     rows = np.column_stack([(x - x.mean(axis=0)) / x.std(axis=0), np.ones(len(x))])
     best = minimize(lambda q: size(rows @ q - y).mean(), [90.0, 130, -60, 60, 700]).fun
     constant = minimize(lambda q: size(q - y).mean(), 700.0).fun
@@ -218,9 +209,8 @@ def test_losses_whose_slopes_lie_far_below_those_of_their_domain_are_learnt(loss
 
 def test_losses_that_are_exponentials_of_scores_less_targets_are_those_of_links() -> None:
     """Their mean slope was expected to fall like that of counts where scores rise, so a constant stayed far above its place."""
-    kept, w, b = list[float](), cp.Variable(3, name="w"), cp.Variable(name="b")
-    record = dp.Record(x=dp.Box(-np.ones(3), np.ones(3)), y=dp.Box(0, 15))
-    template = dp.Template(record, lambda x, y: cp.exp(x @ w + b - y) - (x @ w + b - y), 1e-6 * cp.sum_squares(w))
+    kept, fields = list[float](), {"x": dp.Box(-np.ones(3), np.ones(3)), "y": dp.Box(0, 15)}
+    template = scored(lambda s, y: cp.exp(s - y) - (s - y), regularizer=small, **fields)
 
     def size(far):
         return np.mean(np.exp(far) - far)

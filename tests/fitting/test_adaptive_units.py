@@ -17,6 +17,7 @@ from adaptive_learners import (
     linear,
     logistic,
     scored,
+    small,
 )
 from scipy.special import log_softmax
 
@@ -96,14 +97,9 @@ def test_weights_and_exposures_far_below_their_bounds_leave_the_mean_of_counts()
     random = np.random.default_rng(3)
     years, weights, offsets = random.uniform(0.2, 5, SIZE), random.gamma(4, 0.25, SIZE), 0.4 * random.normal(size=SIZE)
     counts = np.minimum(random.poisson(years * np.exp(SCORES - 1 + offsets)), 60)
-    w, b = cp.Variable(FEATURES, name="w"), cp.Variable(name="b")
     bounds = {"y": dp.Box(0, 60), "years": dp.Box(0, 5), "weight": dp.Box(0, 5), "moved": dp.Box(-2, 2)}
-
-    def loss(x, y, years, weight, moved):
-        score = x @ w + b + moved
-        return weight * (years * cp.exp(score) - y * score)
-
-    learner = dp.Template(dp.Record(x=dp.Ball(FEATURES), **bounds), loss)
+    loss = lambda s, y, years, weight, moved: weight * (years * cp.exp(s + moved) - y * (s + moved))  # noqa: E731
+    learner = scored(loss, **bounds)
     data = {"x": X, "y": counts, "years": years, "weight": np.minimum(weights, 5), "moved": np.clip(offsets, -2, 2)}
     for seed in range(6, 14):
         found = fit(learner, data, dp.Privacy(2.0, 1e-6), seed)
@@ -153,10 +149,9 @@ def test_classes_under_constraints_are_learnt_in_natural_units(kind):
     )
     x = np.clip(x.T, low, high)
     scores = (x - x.mean(axis=0)) / x.std(axis=0) @ [1.5, 1.0, 0.5, 0.0] + 0.5 * rng.logistic(size=size)
-    y, w, b = np.where(scores > 0, 1, -1), cp.Variable(4, name="w"), cp.Variable(name="b")
-    limits = [w >= 0] if which == "w >= 0" else [w[:2] >= 0, w[2] >= -1]
-    record = dp.Record(x=dp.Box(low, high), y=dp.Choice([-1, 1]))
-    template = dp.Template(record, lambda x, y: loss(-y * (x @ w + b)), 1e-6 * cp.sum_squares(w), limits)
+    y, fields = np.where(scores > 0, 1, -1), {"x": dp.Box(low, high), "y": dp.Choice([-1, 1])}
+    limits = lambda w: [w >= 0] if which == "w >= 0" else [w[:2] >= 0, w[2] >= -1]  # noqa: E731
+    template = scored(lambda s, y: loss(-y * s), regularizer=small, constraints=limits, **fields)
     release = dp.solve(template, {"x": x, "y": y}, dp.Privacy(1.0, 1e-6), seed=0)
     assert (release["w"][:2] >= -1e-9).all()
     reached, none = (loss(-y * (x @ v + c)).value.mean() for v, c in ((release["w"], release["b"]), (np.zeros(4), 0.0)))
@@ -177,11 +172,11 @@ def test_losses_without_bounds_under_constraints_take_steps():
 @pytest.mark.parametrize("wide", [6.0, 20.0])
 def test_offsets_of_classes_make_no_link_of_a_logistic_loss(wide):
     """Scores were read in a unit of their own, as those of counts: b = 600 or 2.5e8 in place of .3."""
-    rng, size, w, b = np.random.default_rng(0), 5_000, cp.Variable(3, name="w"), cp.Variable(name="b")
+    rng, size = np.random.default_rng(0), 5_000
     x, o = rng.uniform(-1, 1, (size, 3)), rng.normal(0, 1.5, size).clip(-wide, wide)
     y = np.where(o + x @ [1, -1, 0] + 0.3 + rng.logistic(size=size) > 0, 1, -1)
-    record = dp.Record(x=dp.Box(-np.ones(3), np.ones(3)), o=dp.Box(-wide, wide), y=dp.Choice([-1, 1]))
-    template = dp.Template(record, lambda x, o, y: cp.logistic(-y * (o + x @ w + b)))
+    fields = {"x": dp.Box(-np.ones(3), np.ones(3)), "o": dp.Box(-wide, wide), "y": dp.Choice([-1, 1])}
+    template = scored(lambda s, o, y: cp.logistic(-y * (o + s)), **fields)
     release = dp.solve(template, {"x": x, "o": o, "y": y}, dp.Privacy(1.0, 1e-6), seed=0)
     np.testing.assert_allclose(np.append(release["w"], release["b"]), [1, -1, 0, 0.3], atol=0.35)
 
@@ -247,14 +242,12 @@ def test_metrics_of_triplets_are_learnt_as_classes_are():
 
 
 def test_hinges_under_constraints_are_clipped_however_many_records_there_are():
-    rng, size, w = np.random.default_rng(0), 5_000, cp.Variable(4, name="w")
+    rng, size, fields = np.random.default_rng(0), 5_000, {"x": dp.Box(-np.ones(4), np.ones(4)), "y": dp.Choice([-1, 1])}
     x = rng.uniform(-1, 1, (size, 4))
     y = np.where(x @ [3, 2, 1, 0] + 0.5 * rng.logistic(size=size) > 0, 1, -1)
-    record = dp.Record(x=dp.Box(-np.ones(4), np.ones(4)), y=dp.Choice([-1, 1]))
-    template = dp.Template(record, lambda x, y: cp.pos(1 - y * (x @ w)), 1e-6 * cp.sum_squares(w), [w >= 0])
-    losses = [
-        np.maximum(1 - y * (x @ dp.solve(template, {"x": x, "y": y}, dp.Privacy(epsilon, 1e-6), seed=0)["w"]), 0).mean()
-        for epsilon in (1.0, 8.0)
-    ]
-    exact = np.maximum(1 - y * (x @ dp.solve_without_privacy(template, {"x": x, "y": y})["w"]), 0).mean()
+    options = {"regularizer": small, "constraints": lambda w: [w >= 0], "constant": False}
+    template, data = scored(lambda s, y: cp.pos(1 - y * s), **options, **fields), {"x": x, "y": y}
+    found = [dp.solve(template, data, dp.Privacy(epsilon, 1e-6), seed=0) for epsilon in (1.0, 8.0)]
+    every = (*found, dp.solve_without_privacy(template, data))
+    *losses, exact = (np.maximum(1 - y * (x @ one["w"]), 0).mean() for one in every)
     assert max(losses) < exact + 0.02

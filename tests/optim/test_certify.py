@@ -231,10 +231,8 @@ BESIDE = {
 def test_no_fit_fails_for_the_size_of_kinks_beside_that_of_records(case):
     radius, ridge, kinks, constraints = BESIDE[case]
     w = cp.Variable(3, name="w")
-    record, loss = (
-        dp.Record(x=dp.Ball(3, radius), y=dp.Choice([-1, 1])),
-        lambda x, y: dp.huber_hinge(1 - y * (x @ w), 0.5),
-    )
+    record = dp.Record(x=dp.Ball(3, radius), y=dp.Choice([-1, 1]))
+    loss = lambda x, y: dp.huber_hinge(1 - y * (x @ w), 0.5)  # noqa: E731
     template = dp.Template(record, loss, ridge * cp.sum_squares(w) + kinks(w), constraints(w))
     rng, n = np.random.default_rng(0), 500
     y = rng.choice([-1, 1], size=n)

@@ -72,11 +72,9 @@ def test_what_is_beyond_is_clipped_on_every_path(tmp_path):
 def test_estimators_read_learnt_labels_as_encode_does(odd):
     table = table_of(4000)
     schema = dp.learn_schema(table, dp.Privacy(3.0, 1e-6), label="ward")
-    wards, budget, options = (
-        [odd, *table["ward"][1:]],
-        dp.Budget(dp.Privacy(9.0, 1e-3)),
-        {"epsilon": 1.0, "delta": 1e-6},
-    )
+    wards = [odd, *table["ward"][1:]]
+    budget = dp.Budget(dp.Privacy(9.0, 1e-3))
+    options = {"epsilon": 1.0, "delta": 1e-6}
     own = dp.load("softmax_regression", features=len(schema.feature_names), classes=3, labels=list(schema.labels))
     for model in (dp.SoftmaxRegression(classes=schema.labels, **options), dp.PrivateEstimator(own, **options)):
         make_pipeline(dp.SchemaEncoder(schema), model).fit(table, wards)

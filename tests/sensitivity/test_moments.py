@@ -222,10 +222,8 @@ def test_intervals_cover_the_truth_as_often_as_they_say(size, privacy, noisy):
 
 def test_records_of_a_person_may_be_alike():
     """A person with two equal records tells no more than one of them; errors were a root of 2 too small."""
-    learner, data = (
-        dp.load("linear_regression", features=3),
-        linear_sums(np.array([0.5, -0.3, 0.2, 0.1]), 3000, np.random.default_rng(0)),
-    )
+    learner = dp.load("linear_regression", features=3)
+    data = linear_sums(np.array([0.5, -0.3, 0.2, 0.1]), 3000, np.random.default_rng(0))
     strong, of = dp.Privacy(1e4, 1e-6), np.repeat(np.arange(3000), 2)
     alone = dp.coefficients(dp.statistics(learner, data, strong, RESIDUALS, seed=0))
     twice, people = {name: field[of] for name, field in data.items()}, dp.Privacy(1e4, 1e-6, unit="person", most=2)
@@ -234,10 +232,8 @@ def test_records_of_a_person_may_be_alike():
 
 
 def test_saved_statistics_of_weighted_records_take_the_template_without_weights(tmp_path):
-    learner, data = (
-        dp.load("linear_regression", features=3),
-        linear_sums(np.full(4, 0.1), 300, np.random.default_rng(0)),
-    )
+    learner = dp.load("linear_regression", features=3)
+    data = linear_sums(np.full(4, 0.1), 300, np.random.default_rng(0))
     privacy = dp.Privacy(1e3, 1e-6, unit="person", most=2, keep="weights")
     found = dp.statistics(learner, data, privacy, RESIDUALS, unit=np.arange(300) // 2)
     found.save(tmp_path / "sums.json")
