@@ -16,7 +16,7 @@ import numpy as np
 # Guides whose blocks run one after the other; `tests/test_docs.py` runs the same ones.
 GUIDES = ("quickstart", "data", "certificates", "estimators", "features", "budgets", "pictures", "index")
 GUIDES += ("evaluation", "from_scikit_learn", "from_diffprivlib", "from_opacus", "intervals", "predictions", "interop")
-GUIDES += ("counts_and_costs", "hospital", "own_problems", "groups")
+GUIDES += ("counts_and_costs", "hospital", "own_problems", "groups", "mechanisms")
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", flags=re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"^```toml\n# (\w+\.toml)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 

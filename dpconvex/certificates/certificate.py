@@ -23,6 +23,7 @@ from dpconvex.checker.reading import Rejected
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
+from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.util.arguments import recast, require, whole
 from dpconvex.util.plain_data import build, without_missing
 
@@ -386,4 +387,11 @@ class StatisticsCertificate(Certificate, perturbed="statistics"):
 
     @property
     def error(self) -> str:
-        return f"noise of length {self.expected_noise:.3g} on {self.noise_dimension} sums over all records"
+        each = f"a standard deviation of {self.deviation:.3g} on each of {self.noise_dimension} sums over all records"
+        return f"noise with {each}"
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise on each sum, in the scale of `Statistics.values`."""
+        own = SPHERICAL[self.noise].square(self.noise_dimension, self.noise_scale)
+        return math.sqrt((own + (self.cover.size**2 if self.cover else 0.0)) / self.noise_dimension)

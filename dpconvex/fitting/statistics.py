@@ -18,7 +18,6 @@ from dpconvex.fitting.verify import form_of
 from dpconvex.model.people import template_to_fit
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
-from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.optim.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss, quadratic_loss
 from dpconvex.sensitivity.public_terms import move_public_terms
@@ -71,10 +70,8 @@ class Statistics(Released):
     @property
     def deviation(self) -> float:
         """Standard deviation of the total noise on each statistic."""
-        certificate = self.certificate
-        own = SPHERICAL[certificate.noise].square(certificate.noise_dimension, certificate.noise_scale)
-        assert certificate.cover is not None
-        return float(np.sqrt((own + certificate.cover.size**2) / certificate.noise_dimension))
+        certificate: Any = self.certificate
+        return float(certificate.deviation)
 
     def __repr__(self) -> str:
         return f"Statistics({self.moments.count} sums; {self.status})"

@@ -10,6 +10,7 @@ from dpconvex.auditing.parts import StatisticsSearch
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.fitting.verify import form_of
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, summation_error
+from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.optim.noisy_quadratic import NoisyQuadratic
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import difference_bound, length_bound, quadratic_loss
@@ -239,3 +240,15 @@ def test_saved_statistics_of_weighted_records_take_the_template_without_weights(
     found.save(tmp_path / "sums.json")
     assert dict(dp.Statistics.load(tmp_path / "sums.json", template=learner).fit()).keys() == found.fit(learner).keys()
     np.testing.assert_array_equal(dp.coefficients(found, learner).estimates, dp.coefficients(found).estimates)
+
+
+@pytest.mark.parametrize("privacy", [dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)])
+def test_noise_of_counts_is_told_before_payment(privacy):
+    groups, count = ["a", "b", "c"], cp.Variable(3, name="count")
+    learner = dp.Template(dp.Record(g=dp.Choice(groups)), lambda g: cp.square(count[groups.index(g)] - 1))
+    told = dp.verify(learner, privacy, 300, dp.SufficientStatistics.usual(privacy)).deviation
+    data = {"g": np.repeat(groups, 100)}
+    off = [dp.statistics(learner, data, privacy, seed=seed).values - 100 for seed in range(60)]
+    assert np.sqrt(np.mean(np.square(off))) == pytest.approx(told, rel=0.25)
+    level = gaussian_level(1.0, 1e-6)
+    assert told == pytest.approx(np.sqrt(2) / level if privacy.delta else np.sqrt(8), rel=0.02)
