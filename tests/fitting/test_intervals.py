@@ -9,6 +9,7 @@ from dataclasses import replace
 import cvxpy as cp
 import numpy as np
 import pytest
+from adaptive_learners import scored
 from learners_of_tests import lost_at_answers
 from refused import refused
 from scipy.special import expit, softmax
@@ -226,9 +227,8 @@ def whole_releases(monkeypatch, privacy, seed, n, kind):
     y, own = np.where(x[:, 0] > 0, 1, -1), rng.choice([-1.0, 1.0])
     learner = dp.load("logistic_regression", features=1, regularization=0.1)
     if kind == "numbers":  # Targets at one end of their bounds, so that the constant is sought
-        w, b = cp.Variable(1, name="w"), cp.Variable(name="b")
-        record = dp.Record(x=dp.Ball(1), y=dp.Box(-1, 1))
-        y, learner = 0.01 * x[:, 0] - 0.97, dp.Template(record, lambda x, y: cp.square(x @ w + b - y))
+        learner = scored(lambda s, y: cp.square(s - y), x=dp.Ball(1), y=dp.Box(-1, 1))
+        y = 0.01 * x[:, 0] - 0.97
     first = np.r_[x, np.full((most, 1), own)], np.r_[y, np.full(most, -1)]
     other = (
         (np.r_[x, np.full((most, 1), rng.choice([own, 0.0, -own]))], np.r_[y, np.full(most, 1)]) if replaced else (x, y)
@@ -364,9 +364,8 @@ def test_doubts_are_said_before_payment():
 
 
 def test_intervals_cover_the_best_line_where_a_skewed_effect_levels_off():
-    w, b, covered = cp.Variable(1, name="w"), cp.Variable(name="b"), []
-    record = dp.Record(x=dp.Box([0.0], [50.0]), y=dp.Box(0, 200))
-    line = dp.Template(record, lambda x, y: cp.square(x @ w + b - y), 1e-9 * cp.sum_squares(w))
+    ridge, covered = lambda w: 1e-9 * cp.sum_squares(w), []
+    line = scored(lambda s, y: cp.square(s - y), (), ridge, x=dp.Box([0.0], [50.0]), y=dp.Box(0, 200))
 
     def drawn_wages(size, rng):
         x = np.exp(0.9 * rng.normal(size=size)).clip(0, 50)

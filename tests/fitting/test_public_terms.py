@@ -3,7 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from adaptive_learners import ADD, STEPS, rng
+from adaptive_learners import ADD, STEPS, rng, scored
 from sample_problems import objective
 
 import dpconvex as dp
@@ -118,10 +118,7 @@ HELD = {
 def test_steps_of_classes_follow_penalties_and_sets(kind, held):
     """Once these entered at the end alone, with a model about a point far away: a fifth to twice of what is gained was lost."""
     loss, value = LOSSES[kind]
-    w, b = cp.Variable(3, name="w"), cp.Variable(name="b")
-    public, constraints = (make(w) for make in HELD[held])
-    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
-    template = dp.Template(record, lambda x, y: loss(y * (x @ w + b)), public, constraints)
+    template = scored(lambda s, y: loss(y * s), (), *HELD[held], x=dp.Ball(3), y=dp.Choice([-1, 1]))
     data = {"x": X, "y": SIGNS}
     least = objective(template, data, dp.solve_without_privacy(template, data))
     constant = min(value(SIGNS * level).mean() for level in np.linspace(-2, 2, 81))
@@ -132,9 +129,8 @@ def test_steps_of_classes_follow_penalties_and_sets(kind, held):
 
 @pytest.mark.parametrize(("held", "times"), [("absolute values", 5), ("a norm", 4), ("differences", 1)])
 def test_steps_of_counts_follow_penalties(held, times):
-    w, b = cp.Variable(3, name="w"), cp.Variable(name="b")
-    record = dp.Record(x=dp.Ball(3), y=dp.Box(0, 20))
-    template = dp.Template(record, lambda x, y: cp.exp(x @ w + b) - y * (x @ w + b), times * HELD[held][0](w))
+    penalty = lambda w: times * HELD[held][0](w)  # noqa: E731
+    template = scored(lambda s, y: cp.exp(s) - y * s, (), penalty, x=dp.Ball(3), y=dp.Box(0, 20))
     data = {"x": X, "y": np.random.default_rng(0).poisson(np.exp(X @ [3, -3, 0])).clip(0, 20)}
     least = objective(template, data, dp.solve_without_privacy(template, data))
     mean = data["y"].mean()
