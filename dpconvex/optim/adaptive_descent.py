@@ -38,14 +38,13 @@ PERIOD = 4  # Steps between two queries of a curvature that does not depend on s
 LENGTH, REACH, MAX_GROWTH = 0.04, 1.5, 5.0
 # Largest factor by which the curvature falls in one step; doubted deviations of an answer if it is about constant.
 CURVATURE_FALL, STEADY = 2**0.25, 2.0
-BINDING_NOISE = 0.25  # Weight of the steps' noise if K removes some of it, unless K bounds parameters
 # Least weight of a direction; records for each direction and unit of the level above which shrinkage is weaker.
 MIN_SIGNAL, FEWER = 1e-3, 24.0
 # Least clip next to the first curvature, if slopes balance.
 LEAST_CLIP = 0.5
-# Records for each direction and unit of the level below which constraints hold steps of targets; and the least movement by
-# them, next to the point's length, at which they reduce noise themselves.
-FEW_HELD, BINDING = 12.0, 0.01
+# Records for each direction and unit of the level below which constraints hold steps of targets; the least movement by them,
+# next to the point's length, at which they reduce noise themselves; and the largest weight of the steps' noise then.
+FEW_HELD, BINDING, BINDING_NOISE = 12.0, 0.01, 0.25
 # Without a constant (which shows the spread of scores), curvature at kinks is a difference of slopes farther apart, since noise
 # hides less of it: factor next to the noise of one, and the largest factor; then the same if the first step goes to the middle.
 WIDER_DIFFERENCES = ((40.0, 3.0), (140.0, 25.0))
@@ -113,8 +112,6 @@ class AdaptiveDescent:
         lasting = self.public.has_labels or self.many < FEW_HELD
         self.late = late if (lasting if self.constrained else self.many >= ALL_STEPS and differ) else None
         self.binds = False
-        bounded = late is not None and np.isfinite(late.feasible.upper - late.feasible.lower).mean() > 0.5
-        self.binding_noise = 0.0 if bounded else BINDING_NOISE
         self.pull: Array | None = None
 
     def _step_count(self) -> int:
@@ -205,8 +202,10 @@ class AdaptiveDescent:
             self.binds |= self.constrained and moved > BINDING * float(np.linalg.norm(free))
         self.contraction *= abs(1 - rate * self.unclipped)
         self.variance = (1 - rate * self.metric.signal) ** 2 * self.variance + (rate * deviation) ** 2
-        # Slower steps show that the curvature exceeds its estimate, unless it is known
-        nearer = rate * (self.slowdown if self.public.curvature_varies else 1.0)
+        # Slower steps show that the curvature exceeds its estimate. If it is known, clips may be shorter than slopes by noise.
+        spread = math.sqrt(self.columns * float(self.metric.denoised @ self.denoised) / self.num_records)
+        unclipped = 1.0 if self.binds else min(clip / max(self.curvature * spread, 1e-300), 1.0)
+        nearer = rate * (self.slowdown if self.public.curvature_varies else unclipped)
         stays = 1 - np.minimum(nearer * self.metric.denoised, 1.0)
         self.denoised, self.remaining = stays**2 * self.denoised + (rate * deviation) ** 2, stays * self.remaining
 
@@ -284,16 +283,29 @@ class AdaptiveDescent:
         if self.lengths.are_hidden and self.columns == 1 and not self.public.curvature_varies:
             done, self.fits_length = 1.0, False
         if self.form is None:
-            noise = part * self.columns * self.denoised * (self.binding_noise if self.binds else 1.0)
+            noise = part * self.columns * self.denoised * self._kept_noise()
             self.point, shorter = james_stein(whole, noise, weights, self.constant, self.anchor, done)
         if self.fits_length:
-            moving = whole - (0 if self.constant is None else centre(whole, metric.signal, self.constant))
-            more = self._growth(moving, self._spread(moving))
-            more = min(max(more, -shorter), MAX_GROWTH)
+            moving = self._moving(whole)
+            more = min(max(self._growth(moving, self._spread(moving)), -shorter), MAX_GROWTH)
             self.point, shorter = self.point + more * moving, shorter + more
         hessian = self.curvature * self.truncation * self.inverse @ self.inverse.T
         noise = shorter * matrix.T * np.sqrt(self.variance)
         return ScoreModel(self._with_last_steps(), hessian, noise, matrix.T @ whole, self.pull)
+
+    def _moving(self, point: Array) -> Array:
+        """Return a point without its part along the constant, the mean score."""
+        return point if self.constant is None else point - centre(point, self.metric.signal, self.constant)
+
+    def _kept_noise(self) -> float:
+        """Return the weight of the steps' noise: K removes some, and all if it holds the point at its border."""
+        if self.late is None or not self.binds:
+            return 1.0
+        whole, moving = self.point, self._moving(self.point)
+        self.point = whole + moving
+        twice, self.point = self._moving(self._proximal_step(self.late, self.curvature)[0]), whole
+        longer = (self._spread(twice) / max(self._spread(moving), 1e-300)) ** 2
+        return BINDING_NOISE * min(max(longer - 1, 0.0) / 3, 1.0)
 
     def _growth(self, moving: Array, spread: float) -> float:
         """Return the multiple of `moving` to add to the point, by noisy sums of slopes and of squares along it."""

@@ -360,8 +360,9 @@ def test_noise_on_gradients_is_not_taken_for_sampling():
         (cp.abs, 60, 5, 300, 0.9, math.inf, 1.0, 0.2),
         (cp.square, 30, 6, 300, 0.9, 10.0, 0.3, 1.6),
         (cp.square, 60, 3, 600, 0.8, math.inf, 1.0, 0.4),
+        (cp.square, 30, 6, 300, 0.9, 10.0, 1.0, 1.0),
     ],
-    ids=["slow", "blind", "hidden"],
+    ids=["slow", "blind", "hidden", "held"],
 )
 def test_steps_in_wide_bounds_are_shortened_by_their_noise_alone(loss, wide, features, size, effect, K, epsilon, most):
     """Steps that became slower seemed to keep all noise, and lost half of the gain.  Short ones of squares were made longer.
