@@ -135,14 +135,18 @@ class Rules:
         args, options = [self.known[a] for a in node.args], node.options
         spend(10 * sum(map(len, args)))
         groups = [[args[0][j] for j in indices(line, len(args[0]))] for line in options.get("groups", [])]
-        if node.name == "log_sum_exp" or (node.name == "norm" and options.get("p") == 2):
-            return [norm(group, self.rows) if node.name == "norm" else log_sum_exp(group) for group in groups]
+        inner = (self.template.nodes[node.args[0]].entries or []) if groups else []
+        sums = [[inner[j] for j in line] if inner else [] for line in options.get("groups", [])]
+        if node.name == "log_sum_exp":
+            return list(map(log_sum_exp, groups))
+        if node.name == "norm" and options["p"] == 2:
+            return [norm(*pair, self.rows) for pair in zip(groups, sums, strict=True)]
         if node.name == "quad_over_lin":
             divisor = self.template.nodes[node.args[1]]
             by = number_of(divisor.entries[0]) if divisor.size == 1 and divisor.entries else ZERO
-            require(by > 0 and not divisor.private, f"node {k}: a divisor is not a positive constant")
-            entries = self.template.nodes[node.args[0]].entries or []
-            sums = [[entries[j] for j in line] if entries else [] for line in options["groups"]]
+            if divisor.varies or divisor.private:
+                raise Unreplayed(f"node {k}: there is no rule for squares over numbers that vary")
+            require(by > 0, f"node {k}: a divisor is not positive")
             return [self.squares(*pair).times((1 / by, 1 / by)) for pair in zip(groups, sums, strict=True)]
         if node.name == "maximum":
             return [maximum(list(group)) for group in zip(*args, strict=True)]
@@ -225,7 +229,7 @@ def steepest_of(vectors: list[Vector], rows: GeneratorRows) -> Fraction:
     return root(largest_eigenvalue(tuple(map(tuple, rows.dominant(vectors)))))[1] if vectors else ZERO
 
 
-def norm(group: list[ScalarBound], rows: GeneratorRows) -> ScalarBound:
+def norm(group: list[ScalarBound], entries: list[Entry], rows: GeneratorRows) -> ScalarBound:
     """Bound a norm: gradients are rows times weights of norm at most 1; the rows' squares over the norm bound the Hessian."""
     still = [s.value for s in group if s.is_affine and not s.hulls]
     moving = [s for s in group if s.hulls or not s.is_affine]
@@ -234,7 +238,10 @@ def norm(group: list[ScalarBound], rows: GeneratorRows) -> ScalarBound:
     vectors = [s.vertices[0] for s in moving]
     steepest = steepest_of(vectors, rows)
     floor = root(sum((power(value, 2)[0] for value in still), ZERO))[0]
-    least = root(sum((power(s.value, 2)[0] for s in group), ZERO))[0]
+    squares = [power(s.value, 2) for s in group]
+    least, most = root(sum((low for low, _ in squares), ZERO))[0], sum((high for _, high in squares), ZERO)
+    if not moving:
+        return ScalarBound((least, root(min(most, max(rows.offset(entries), ZERO)) if entries else most)[1]))
     pieces = tuple(HessianPart((row,), 1 / least) for row in vectors if least)
     turn = (ONE, steepest, floor, len(moving)) if floor else None
     return ScalarBound((least, FAR), (), pieces, not least, None, None, steepest, turn)

@@ -32,6 +32,7 @@ DECLARED = {
     "smoothed quantiles": lambda x, y: 0.1 * cp.logistic((x @ w - y) / 0.1) - 0.3 * (x @ w - y),
     "three numbers on one line": lambda x, g: g * cp.log_sum_exp(cp.hstack([x @ w, 0, -(x @ w) / 2])),
     "squares of features": lambda x, s: cp.logistic(s * (x @ w - cp.square(x) @ w)),
+    "a weight and an offset that are lengths": lambda x, s: cp.norm(x) * cp.logistic(s * (x @ w) + cp.norm(x)),
     "an offset with a kink": lambda x, y, s: cp.logistic(s * (x @ w) + cp.abs(y - 2) + cp.maximum(y, 1)),
     "two slopes far from 1/2": lambda x, g: 2 * cp.logistic(x @ w - 4) + g * cp.logistic(-2 * (x @ w) - 5),
 }
