@@ -60,6 +60,8 @@ def length_of(name: str, domain: Domain, column: Any) -> int:
             with recast(f"field {name!r}: not an array of numbers", Exception, kind=DomainError):
                 column = np.array(column, dtype=object)
         column = array_of(f"field {name!r}", column)
+        if column.dtype.kind == "c":  # one complex number makes all others of a list complex
+            column = column.astype(object)
     if column.shape == (0,):  # an empty list has this shape in every domain
         return 0
     length = check_array(name, domain.shape, column)

@@ -41,6 +41,7 @@ VALUES = {
     "NaN": lambda: {"x": np.where(X[3, 0] == X, np.nan, X), "y": Y},
     "outside": lambda: {"x": 9 * X, "y": Y},
     "a text in a list": lambda: {"x": [["1", 0.0], *X[1:].tolist()], "y": Y},
+    "a complex number in a list": lambda: {"x": [[1j, 0.0], *X[1:].tolist()], "y": Y},
     "a list among labels": lambda: {"x": X, "y": [[1], *Y[1:].tolist()]},
     "an unknown label": lambda: {"x": X, "y": np.where(Y > 0, 2, Y)},
 }
