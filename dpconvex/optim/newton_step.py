@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged
 from dpconvex.optim.adaptive_descent import probe_direction
+from dpconvex.optim.row_metrics import revealed
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.util.arrays import Array
 
@@ -171,7 +172,7 @@ class NewtonStep:
         self.table = self.table - certain * self.matrix.T @ np.linalg.solve(bent, rows.T)
 
     def find_long_rows(self, length_level: float, level: float) -> Array:
-        """Update the metric for directions with a larger Hessian; return the approximate Hessian in it, (rows, rows)."""
+        """Update the metric for directions with another Hessian; return the approximate Hessian in it, (rows, rows)."""
         one = self.queries.count_sensitivity(math.sqrt(2)) * math.sqrt(2 * self.onto.shape[1]) / level
         longest = self.longest_root(length_level, ROOM**2)  # clipped roots seem short here, and are clipped again
         edge = min(one * longest**2, DEAFENED)
@@ -179,8 +180,9 @@ class NewtonStep:
         both = self.table.shape[::-1] * 2
         rough = np.einsum("kikj->ij", self.queries.vectors(self.table, "roots", longest, level).reshape(both))
         values, axes = np.linalg.eigh(rough / np.trace(self.scores.table_projection))
+        # Directions that noise hides have their average length, which is known better than each: rows may overstate it.
+        lengths = np.maximum(values - edge / 2, np.minimum(revealed(values, edge) + edge / len(values), 1.0))
         inverse = np.linalg.inv(self.matrix)
-        lengths = np.maximum(values - edge / 2, 1.0)
         self.hessian = inverse @ (axes * lengths) @ axes.T @ inverse.T
         found = inverse @ (axes * np.where(values > edge, values, lengths)) @ axes.T @ inverse.T
         self.update_coordinates()

@@ -221,3 +221,14 @@ def test_steps_end_in_a_release_or_a_refusal_whatever_the_noisy_answers_are(monk
         else:
             assert all(np.isfinite(value).all() for value in found.values())
     assert 0 < failed < 30
+
+
+def test_directions_that_most_records_hardly_curve_have_intervals():
+    """Rows said that all directions had the same curvature, and the edge of noise next to it was .4 at each epsilon."""
+    a, rng = cp.Variable(8, name="a"), np.random.default_rng(0)
+    record = dp.Record(x=dp.Box(-np.ones(8), np.ones(8)), t=dp.Box(0, 1), y=dp.Box(-1, 1))
+    template = dp.Template(record, lambda x, t, y: t * cp.huber(a @ x - y, 1.0), 1e-9 * cp.sum_squares(a))
+    g = rng.integers(0, 8, 4000)
+    data = {"x": np.eye(8)[g], "t": np.where(g < 2, 1.0, 0.05), "y": 0.3 * (g % 2) + 0.2 * rng.uniform(-1, 1, 4000)}
+    found = dp.intervals(template, None, data, dp.Privacy(4.0, 1e-5), seed=0)
+    assert found.undetermined == ()
