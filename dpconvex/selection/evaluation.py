@@ -279,32 +279,31 @@ class Evaluation(StatedNumbers):
     @property
     def absolute_error(self) -> Estimate:
         """Mean absolute error."""
-        table = self._table("residuals")
-        found = share(self._range * (table @ measures.lengths(RESIDUALS)), table, self._range)
-        return self._beside_constant(found, 0.5)
+        found, blur = measures.mean_length(self.cells, "residuals", self._table("residuals"))
+        return self._beside_constant(estimate(self._range * found, self._range, blur=self._range * blur), 0.5)
 
     def _beside_constant(self, found: Estimate, power: float) -> Estimate:
-        """Limit the interval's length to twice the constant's error, or to twice the number if that is undetermined."""
+        """Limit the interval's length to twice the number, or to twice the constant's error, if that is larger and determined."""
         if "targets" not in self.cells.tables:
             return found
-        return found.within(2 * (found if self.constant.is_undetermined else self.constant**power))
+        return found.within(2 * max(found, 0.0 if self.constant.is_undetermined else self.constant**power))
 
     def residual_quantile(self, level: float) -> Estimate:
         """Return the quantile of label minus prediction at a level between 0 and 1."""
-        found, blur = measures.unblurred(self.cells, "residuals", self._table("residuals"), measures.quantiles(level))
+        found, blur = measures.quantile(self.cells, "residuals", self._table("residuals"), level)
         return estimate(self._range * found, self._range, -np.inf, self._range * blur)
 
     def coverage(self, lower: float, upper: float) -> Estimate:
         """Return the share of records with label minus prediction between two numbers: inside a prediction interval."""
-        read = measures.shares(lower / self._range, upper / self._range)
-        found, blur = measures.unblurred(self.cells, "residuals", self._table("residuals"), read)
+        ends = lower / self._range, upper / self._range
+        found, blur = measures.share_between(self.cells, "residuals", self._table("residuals"), *ends)
         return estimate(found, blur=blur)
 
     def residuals(self, level: float = 0.5) -> Curve:
         """Return a quantile of label minus prediction (y) by prediction (x); `at` holds shares of records. NaN if few."""
         table, said = self._table("by_prediction"), measures.middles(np.array([0.0, *PREDICTIONS, 1.0]))
-        read, cells = measures.quantiles(level), np.moveaxis(table, 1, 0)
-        found, blur = zip(*(measures.unblurred(self.cells, "by_prediction", part, read) for part in cells), strict=True)
+        parts = (measures.quantile(self.cells, "by_prediction", part, level) for part in np.moveaxis(table, 1, 0))
+        found, blur = zip(*parts, strict=True)
         records = ratio(table.sum(axis=2), whole(table)[:, None])
         values = np.where(measures.clear(records, RARE), self._range * np.stack(found, axis=1), np.nan)
         return curve(self.bounds[0] + self._range * said, values, records[0], np.inf, self._range * np.array(blur))

@@ -3,7 +3,7 @@
 Arrays have the estimate first, and then the replicates; cells lie along the last axes, between edges.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -29,7 +29,7 @@ WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval o
 class Estimate(float):
     """Hold a number with an `interval` that contains the population's number with a probability of about 0.95.
 
-    It is printed as undetermined if the interval is longer than `most`, such as from a useless model to a perfect one.
+    It is printed as imprecise if the interval is longer than `most`, such as from a useless model to a perfect one.
 
     >>> Estimate(0.25, (0.2, 0.3)), estimate(np.full(3, np.nan))
     (0.25 (0.2 to 0.3), undetermined)
@@ -57,13 +57,16 @@ class Estimate(float):
 
     @property
     def text(self) -> str:
-        """The number, or "undetermined"."""
-        return "undetermined" if self.is_undetermined else digits(self)
+        """The number; "imprecise" if its interval is too long, and "undetermined" if there is none."""
+        return ("imprecise" if self.reach else "undetermined") if self.is_undetermined else digits(self)
 
     @property
     def reach(self) -> str:
         """The interval; an empty text if there is none."""
-        return "" if np.isnan(self) else " to ".join(map(digits, self.interval))
+        if np.isnan(self):
+            return ""
+        low, high = self.interval
+        return f"at most {digits(high)}" if np.isneginf(low) else f"{digits(low)} to {digits(high)}"
 
     def __str__(self) -> str:
         return self.text + f" ({self.reach})" * bool(self.reach)
@@ -104,11 +107,16 @@ def estimate(values: Array, most: float = 1.0, least: float = 0.0, blur: float =
 
 
 def gain(part: Array, whole: Array) -> Estimate:
-    """Return one minus the ratio of two positive numbers; its interval covers the intervals of the ratio and of its logarithm."""
+    """Return one minus the ratio of two positive numbers; its interval covers the intervals of the ratio and of its logarithm.
+
+    It has no lower end if it is imprecise and the second number may be 0.
+    """
     parts = ratio(part, whole)
     plain, log = estimate(parts, np.inf), estimate(np.log(np.maximum(parts, 1e-12)), np.inf, -np.inf)
-    ends = np.array([plain.interval, np.exp(log.interval)])
-    return Estimate(1 - plain, (1 - ends[:, 1].max(), 1 - ends[:, 0].min()), 1.0)
+    low, high = 1 - np.array([plain.interval, np.exp(log.interval)])[:, ::-1].T
+    found = Estimate(1 - plain, (low.min(), high.max()), max(1.0, plain))
+    endless = found.is_undetermined and estimate(whole, np.inf).interval[0] == 0
+    return Estimate(found, (-np.inf, found.interval[1]), found.most) if endless else found
 
 
 def share(part: Array, table: Array, most: float = 1.0) -> Estimate:
@@ -216,9 +224,10 @@ def between(place: float, edges: Array, values: Array) -> Array:
     return np.asarray(values[..., right - 1] * (1 - along) + values[..., right] * along)
 
 
-def lengths(knots: Sequence[float]) -> Array:
+def lengths(knots: Sequence[float] | Array) -> Array:
     """Return the mean length of records at each knot, if records are spread evenly and knots share their squares."""
-    return np.abs(knots) + at_knots(np.diff(knots) ** 2 / (6 * np.abs(np.add(knots[1:], knots[:-1]))))
+    gaps, sums = np.diff(knots), np.abs(np.add(knots[1:], knots[:-1]))
+    return np.abs(knots) + at_knots(np.where(sums > 0, gaps**2 / (6 * np.where(sums > 0, sums, 1.0)), -gaps / 4))
 
 
 def entropy_bends(knots: Array, whole: bool) -> Array:
@@ -317,31 +326,52 @@ def hats_of(knots: Array, places: Array) -> Array:
     return np.stack([np.interp(places, knots, hat) for hat in np.eye(len(knots))], axis=1)
 
 
-def unblurred(cells: Cells, name: str, table: Array, read: Callable[[Array, Array], Array]) -> tuple[Array, float]:
-    """Return a number read from places and the records below them, (1 + replicates,), and a bound on its blur.
-
-    Counts at knots do not show records between them.  So the number is also read from every second knot, which share the
-    records between them exactly.  Its change, beyond chance, bounds the blur.
-    """
+def coarser(cells: Cells, name: str, table: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield counts at every second knot, and these knots, twice; knots that are left out share their records exactly."""
     known, on = np.array(cells.knots[name]), np.array(cells.rulers[name])
-    found, apart = read(*cumulated(name, table, known)), [0.0]
     for first in (1, 2):
         kept = np.unique([0, *range(first, len(known), 2), len(known) - 1])
-        moved = read(*cumulated(name, table @ hats_of(on[kept], on), known[kept])) - found
+        yield table @ hats_of(on[kept], on), known[kept]
+
+
+def unblurred(cells: Cells, name: str, table: Array) -> tuple[Array, Array, Array]:
+    """Return places between knots, the records below them, and a bound on the blur of their number at each place.
+
+    Counts at knots do not show records between them.  The blur is bounded by what every second knot says instead: by the largest
+    change beyond chance within half a gap on both sides, because a change has both signs around the end of a density.
+    """
+    places, below = cumulated(name, table, np.array(cells.knots[name]))
+    apart = np.zeros(len(places))
+    for counts, knots in coarser(cells, name, table):
+        fewer, rows = cumulated(name, counts, knots)
+        moved = np.array([np.interp(places, fewer, row) for row in rows]) - below
+        apart = np.maximum(apart, moved[0] ** 2 - moved[1:].var(axis=0))
+    near = np.lib.stride_tricks.sliding_window_view(np.pad(apart, FINER // 2), FINER + 1)
+    return places, below, np.sqrt(near.max(axis=1))
+
+
+def quantile(cells: Cells, name: str, table: Array, level: float) -> tuple[Array, float]:
+    """Return a quantile, by replicate, and its blur."""
+    FRACTION.check("", level=level)
+    places, below, doubt = unblurred(cells, name, table)
+    below = below + 1e-9 * np.arange(len(places))
+    found = np.array([np.interp(level * row[-1], row, places) for row in below])
+    off = np.interp(found[0], places, doubt) * np.array([-1.0, 1.0])
+    ends = np.interp(level * below[0, -1] + off, below[0], places)
+    return found, float(np.abs(ends - found[0]).min())  # on one side there may be no records
+
+
+def share_between(cells: Cells, name: str, table: Array, lower: float, upper: float) -> tuple[Array, float]:
+    """Return the share of records between two numbers, by replicate, and its blur."""
+    places, below, doubt = unblurred(cells, name, table)
+    found = ratio(between(upper, places, below) - between(lower, places, below), below[:, -1])
+    return found, float(np.hypot(*np.interp([lower, upper], places, doubt)) / max(below[0, -1], 1e-9))
+
+
+def mean_length(cells: Cells, name: str, table: Array) -> tuple[Array, float]:
+    """Return the mean distance of records from 0, spread evenly between knots, by replicate, and its blur by second knots."""
+    found, apart = ratio(table @ lengths(cells.knots[name]), whole(table)), [0.0]
+    for counts, knots in coarser(cells, name, table):
+        moved = ratio(counts @ lengths(knots), whole(counts)) - found
         apart.append(float(moved[0] ** 2 - moved[1:].var()))
     return found, float(np.sqrt(max(apart)))
-
-
-def quantiles(level: float) -> Callable[[Array, Array], Array]:
-    """Return a function from places and the records below them to a quantile, for each replicate."""
-    FRACTION.check("", level=level)
-
-    def read(places: Array, below: Array) -> Array:
-        return np.array([np.interp(level * row[-1], row, places) for row in below + 1e-9 * np.arange(len(places))])
-
-    return read
-
-
-def shares(lower: float, upper: float) -> Callable[[Array, Array], Array]:
-    """Return a function from places and the records below them to the share of records between two numbers, by replicate."""
-    return lambda places, below: ratio(between(upper, places, below) - between(lower, places, below), below[:, -1])

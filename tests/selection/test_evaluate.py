@@ -178,6 +178,11 @@ def test_labels_far_inside_their_bounds_are_measured_rightly():
     assert r2 == pytest.approx(1 - np.mean(apart**2) / np.var(y), abs=0.1)
     assert low < 0.34 < high
     assert high - low < 0.3
+    wrong = dp.evaluate(HUBER, LINE, {"x": x[:500], "y": y[:500]}, dp.Privacy(4.0), seed=0)
+    assert not wrong.error.is_undetermined
+    assert wrong.r2.interval[0] == -np.inf  # A constant may have no error: a number of five digits was here
+    assert wrong.r2.interval[1] < -10
+    assert "r2 imprecise (at most -" in str(wrong)
 
 
 def test_many_labels_have_an_error_and_a_log_loss():
