@@ -157,3 +157,13 @@ def test_a_broken_file_is_explained(tmp_path, text, message):
     with pytest.raises(dp.TemplateError, match=message) as info:
         dp.load(file)
     assert str(file) in str(info.value)
+
+
+@pytest.mark.parametrize("name", ["logistic_regression", "ridge_regression", "softmax_regression"])
+def test_numbers_out_of_range_are_refused_by_the_name_of_the_option(name):
+    for option in ["regularization", "radius", *["bound"] * (name == "ridge_regression")]:
+        for value in (-1.0, float("nan"), "a"):
+            with pytest.raises(dp.TemplateError, match=option):
+                dp.load(name, features=2, **{option: value})
+    with pytest.raises(dp.NotPrivate, match="regularization=1e-6"):
+        dp.verify(dp.load("logistic_regression", features=2, regularization=0.0), dp.Privacy(1.0), 1000)

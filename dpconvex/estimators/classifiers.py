@@ -14,6 +14,7 @@ from dpconvex.data.domains import Choice
 from dpconvex.data.record import require_arrays
 from dpconvex.data.tables import to_float
 from dpconvex.data.validation import check_labels
+from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private, label_order
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, one_column, plain
@@ -22,7 +23,7 @@ from dpconvex.features.fourier_features import RandomFourierFeatures
 from dpconvex.features.transformers import hide_records
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.selection.mixtures import SHARE, solve_mixture, verify_mixture
-from dpconvex.util.arguments import require
+from dpconvex.util.arguments import check_fields, recast, require, whole
 from dpconvex.util.arrays import Array
 
 
@@ -53,7 +54,8 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     score = scored(ClassifierMixin.score)
 
     def _labels(self) -> tuple[Any, ...]:
-        labels = Choice(cast(Any, self.classes)).values
+        with recast("classes must be a list of the labels", TemplateError, kind=TemplateError):
+            labels = Choice(cast(Any, self.classes)).values
         several = len(labels) > 1
         require(several, f"classes must be two or more labels, such as classes=('no', 'yes'), not {self.classes!r}.")
         return labels
@@ -243,6 +245,7 @@ class KernelSVC(PrivateClassifier, problem="kernel_svm", maps_features=True):
         return super()._declared(features) | {"seed": self.feature_seed}
 
     def _features(self, X: Any) -> Any:
+        check_fields(self, feature_seed=whole(0))
         given = self.n_features_in_, self.components, self.kernel, self.gamma
         return RandomFourierFeatures(*given, seed=self.feature_seed).transform(X)
 

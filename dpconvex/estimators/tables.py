@@ -175,7 +175,9 @@ def schemas_before(estimator: Any) -> tuple[Schema | None, list[Schema]]:
                 steps, last = [*before, *steps], owner
     for step in filter(learns, steps):
         said = f"{type(step).__name__} learns from the data before the private step, at a cost that is not counted"
-        warn(f"{said}. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball).")
+        texts = type(step).__module__.startswith("sklearn.feature_extraction")
+        remedy = "Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball)"
+        warn(f"{said}. {'Use HashingVectorizer or FeatureHasher, which learn nothing' if texts else remedy}.")
     return schemas[0] if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None, schemas
 
 

@@ -21,7 +21,7 @@ from dpconvex.errors import DPConvexError, TemplateError, shorten
 from dpconvex.fitting.release import Release, json_source
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import PATH, require
+from dpconvex.util.arguments import NOT_NEGATIVE, PATH, require
 
 PACKAGE = Path(__file__).resolve().parent.parent
 # Package data of an installed wheel, or beside the package in a checkout.
@@ -33,6 +33,10 @@ LARGEST = math.exp(3.0)
 NARROW, WIDE = 0.005, 0.1
 # Problems with the option `constant` that need none: other parameters, or features, take an intercept's place.
 WITHOUT_INTERCEPT = {"additive_logistic", "additive_regression", "bradley_terry", "conditional_logit", "kernel_svm"}
+
+# Kinds of options of shipped problems by their annotations; options that may be negative.
+NUMBERS = {str(float): NOT_NEGATIVE, str(float | None): NOT_NEGATIVE.or_none}
+SIGNED = ("constant", "lower", "upper", "trace", "scale")
 
 
 def takes_intercept(problem: str) -> bool:
@@ -75,6 +79,9 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     except TypeError as error:
         listed = [k if p.default is p.empty else f"{k}={p.default!r}" for k, p in known.parameters.items()]
         raise TemplateError(f"{file.stem}: {error}. Options are: {', '.join(listed) or 'none'}.") from error
+    for option, value in options.items() if file.parent == FOLDER else ():
+        if str(known.parameters[option].annotation) in NUMBERS and option not in SIGNED:
+            NUMBERS[str(known.parameters[option].annotation)].check(file.stem, **{option: value})
     try:
         template = function(**options)
     except DPConvexError:

@@ -110,4 +110,5 @@ def check_strong_convexity(analysis: Analysis, added: float | None) -> None:
     kinds = "its terms are affine, norms, or quadratic in some directions only"
     modulus = f"its modulus is 0: {'there is none' if regularizer.is_constant else kinds}"
     why = f"the regularizer is not strongly convex in {', '.join(flat)} ({modulus}), so the minimiser's sensitivity is unbounded"
-    raise NotPrivate(why, regularizer, f"add {terms}, or another quadratic; traces and norms do not count")
+    option = "pass regularization=1e-6, or " * bool(analysis.form.template.source)
+    raise NotPrivate(why, regularizer, f"{option}add {terms}, or another quadratic; traces and norms do not count")
