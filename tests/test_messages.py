@@ -54,6 +54,10 @@ MESSAGES = {
     "a branch on a bound": lambda: dp.Template(RECORD, lambda x, y: W[0] if x[0] >= 0 else W[1]),
     "one candidate": lambda: dp.tune(MODEL, DATA, ONE),
     "a grid of what is no option": lambda: dp.tune(dp.PrivateEstimator(), DATA, ONE, grid={"C": [1]}),
+    "a mixture to report": lambda: dp.report(dp.solve_mixture(MIXTURE, {"x": X, "y": Y}, ONE)),
+    "components to tune": lambda: dp.tune(
+        dp.LargeMarginGaussianMixture(), {"x": X, "y": Y}, ONE, grid={"components": [1, 2]}
+    ),
     "a mixture to evaluate": lambda: dp.evaluate(
         MIXTURE, dp.solve_mixture(MIXTURE, {"x": X, "y": Y}, ONE), {"x": X, "y": Y}, ONE
     ),

@@ -4,6 +4,7 @@ import getpass
 import os
 import platform
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -19,7 +20,7 @@ from dpconvex.model.privacy import Privacy, text
 from dpconvex.noise.gaussian import gaussian_delta, grid_loss
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arguments import instance, recast, require
-from dpconvex.util.markup import html_table, paragraph, progress_bar, upward
+from dpconvex.util.markup import downward, html_table, paragraph, progress_bar, upward
 from dpconvex.util.places import replaceable
 from dpconvex.util.plain_data import build, is_real
 from dpconvex.util.runtime import Interrupt, this_process
@@ -237,7 +238,7 @@ class Budget:
         none = " and no delta" if asked.delta > 0 == left.delta and left.epsilon >= asked.epsilon else ""
         said = f"{item.label!r} asks for {amount_text(asked)}. The budget is {amount_text(self.privacy)}, of which"
         why = self._rule.refusal(self._sums, item)
-        return BudgetExceeded(f"{said} {amount_text(left)}{none} is left{why}. Nothing was spent.")
+        return BudgetExceeded(f"{said} {amount_text(left, downward)}{none} is left{why}. Nothing was spent.")
 
     def _alone(self) -> threading.Lock:
         """Return this process's lock between threads.  A fork needs a new one: a lock held during the fork is never released."""
@@ -264,7 +265,7 @@ class Budget:
         found, sums = self._now()
         spent, left = self._rule.spent(sums), self._rule.remaining(sums)
         rows = [(e.named, *map(upward, (e.privacy.epsilon, e.privacy.delta)), str(e.event or "")) for e in found]
-        rows += [("spent in all", *map(upward, spent), ""), ("left", *(upward(-part)[1:] for part in left), "")]
+        rows += [("spent in all", *map(upward, spent), ""), ("left", *map(downward, left), "")]
         part = spent.epsilon / self.privacy.epsilon
         head = paragraph("Budget", f": {self.privacy}; {self._rule.name} accounting ({self._rule.says})")
         table = html_table(["release", "epsilon", "delta", "accounted as"], rows, numbers=(1, 2))
@@ -274,8 +275,8 @@ class Budget:
         found, sums = self._now()
         lines = [
             f"Budget: {self.privacy}; {self._rule.name} accounting ({self._rule.says}).",
-            f"  spent  {amount_text(self._rule.spent(sums))}, in {len(found)} spend{'s' * (len(found) != 1)}",
-            f"  left   {amount_text(self._rule.remaining(sums))}",
+            f"  spent  {amount_text(self._rule.spent(sums), upward)}, in {len(found)} spend{'s' * (len(found) != 1)}",
+            f"  left   {amount_text(self._rule.remaining(sums), downward)}",
             *(f"  - {item.named}: {item.privacy}{f'; {item.event}' if item.event else ''}" for item in found),
         ]
         return "\n".join(lines)
@@ -346,8 +347,8 @@ def schema_cost(learnt: Learnt) -> tuple[Privacy, Event]:
     return promise, event
 
 
-def amount_text(amount: Amount | Privacy) -> str:
-    return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
+def amount_text(amount: Amount | Privacy, number: Callable[[float], str] = text) -> str:
+    return f"epsilon = {number(amount.epsilon)}" + (f", delta = {number(amount.delta)}" if amount.delta else "")
 
 
 def rule_in(line: tuple[bytes, bytes], path: object) -> Basic:

@@ -15,7 +15,7 @@ from dpconvex.noise.gaussian import bisect, gaussian_delta, profile_epsilon, sma
 from dpconvex.noise.loss_distributions import Counted, composed_delta, on_grid
 from dpconvex.noise.profiles import LARGEST_LOSS
 from dpconvex.util.arguments import one_of, require
-from dpconvex.util.markup import upward
+from dpconvex.util.markup import downward, upward
 
 ORDERS = np.array([*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 80, 128, 256, 512], dtype=float)
 LARGEST = 700.0  # Largest epsilon that `exp` is computed for, so that it does not overflow
@@ -248,7 +248,7 @@ class AdditiveCost(Basic):
         if more <= left:
             fits = lambda e: self.fits(self.plus(sums, replace(item, event=Pure(e))))  # noqa: E731
             room = bisect(fits, 0.0, item.privacy.epsilon, 20)[0] if isinstance(item.known, Pure) else 0.0
-            smaller = f"an epsilon of {upward(-room, 3)[1:]} or less" if room else "a smaller epsilon"  # rounded down
+            smaller = f"an epsilon of {downward(room, 3)} or less" if room else "a smaller epsilon"
             remedy = f". Ask for {smaller}, or use accounting='basic', which charges the stated epsilon"
             return said + remedy * (self.epsilon(cost) > item.privacy.epsilon)
         why = f"a truncation failure counts delta = {more:.3g}, and {left:.3g} of a tenth of delta remains for failures"

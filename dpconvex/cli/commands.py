@@ -130,7 +130,7 @@ def tune(chosen: argparse.Namespace) -> None:
         declared = declare(chosen.problem, schema, chosen.options | varied)
         candidates[", ".join(f"{key}={value!r}" for key, value in varied.items())] = declared.learner
     promise, mechanism, further = terms(chosen, declared.learner)
-    said = "tune supports neither mixtures, because each fit learns its own components, nor additive models."
+    said = "tune supports neither mixtures nor additive models: fit each with one --ledger, and compare by `evaluate`."
     require("share" not in further and declared.model is None, said)
     out, data, options = prepared(chosen, declared, promise, further)
     found = dp.tune(candidates, data, promise, mechanism, **options)
@@ -388,10 +388,10 @@ def ledger(chosen: argparse.Namespace, promise: dp.Privacy, whose: Any = None) -
     """Return the budget to charge, or None.  If a total is given, create the ledger, after a check of room and of units."""
     if chosen.ledger is not None and chosen.budget is not None:
         if not ledger_at(chosen.ledger).exists():
-            fits = promise.epsilon <= chosen.budget and promise.delta <= chosen.budget_delta
             why = f"a new ledger of epsilon = {chosen.budget:g}, delta = {chosen.budget_delta:g} has no room for {promise}"
-            more = f"--budget {promise.epsilon:g} --budget-delta {promise.delta:g}"
-            require(fits, f"{why}; give a larger total, such as {more}.")
+            total = max(promise.epsilon, chosen.budget), max(promise.delta, chosen.budget_delta)
+            more = "--budget {:g} --budget-delta {:g}".format(*total)
+            require(total == (chosen.budget, chosen.budget_delta), f"{why}; give a larger total, such as {more}.")
             if whose is not None:
                 People.read(promise, whose, len(whose), np.random.default_rng())
         return dp.Budget(promise.part(chosen.budget, chosen.budget_delta), chosen.ledger, chosen.accounting)

@@ -123,6 +123,9 @@ def as_candidate(
     template = model.template(model.n_features_in_)
     record = template.record.fields
     width = np.shape(records["x"])[1:] if estimator.maps_features and not parted else width
+    anew = "" if parted else ", ".join(sorted(set(record) - {*records}))
+    compare = "Fit each candidate under one budget=, and compare them by dpconvex.evaluate."
+    require(not anew, f"tune: each fit of {name} learns the field {anew!r} of the records anew. {compare}")
     require(set(record) == {"x", "y"} and getattr(record["x"], "shape", None) == width, said)
     learnt = getattr(getattr(model, "bounds", None), "learnt", None)
     known = origin_of(*origins(data)).learnt

@@ -47,8 +47,8 @@ DROWNED = (
 )
 SMOOTHER = (
     "smooth it (cp.huber), write nonsmooth terms as norms or largest entries of disjoint variables that no constraint touches "
-    "(docs/theory.md, section 13), write a nuclear norm as the only constraint, keep arguments of logarithms and powers off the "
-    "ends of their domains by constraints, or use NoisyGradientDescent"
+    "(docs/theory.md, section 13), write a nuclear norm as the only constraint and that of a semidefinite matrix as its trace, "
+    "keep arguments of logarithms and powers off the ends of their domains by constraints, or use NoisyGradientDescent"
 )
 SOURCE = (
     "adaptive composition of the exact answer and the noisy difference of the computed one from it; docs/release.md"

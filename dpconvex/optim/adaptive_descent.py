@@ -132,7 +132,7 @@ class AdaptiveDescent:
         self.level, self.histogram_level = fit.level_of(left / self.rounds), fit.level_of(histograms)
         self.curvature_level = fit.level_of(CURVATURES / -(-self.rounds // self.period))
         self.noise_cost = fit.noise_cost(left) * self.metric.effective_dim * self.columns
-        edges, signed = self.public.histogram_edges(math.inf), len(queries.scores.projection) == 1
+        edges, signed = fit.histogram_edges(math.inf), len(queries.scores.projection) == 1
         lengths = LengthHistograms(edges, 0.0, fit.people(self.num_records), signed, self.public.unbalanced_slopes)
         deviation = queries.deviation_of_counts(self.histogram_level)
         self.lengths = replace(start.lengths if start else lengths, deviation=deviation)

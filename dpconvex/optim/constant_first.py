@@ -89,7 +89,7 @@ def estimate_constant(fit: Fit, number: float, begin: Array | float, most: float
             return None
         place, usual, spent, law = found
     own, spent = fit.level_of(share), spent + share * (1 + public.vanishes)
-    edges, least = public.histogram_edges(usual if public.has_log_link else math.inf), 0.0
+    edges, least = fit.histogram_edges(usual if public.has_log_link else math.inf), 0.0
     longest = public.both_sides(float(place[0])) if public.has_log_link else None
     lengths = LengthHistograms(edges, queries.deviation_of_counts(own), people, columns == 1, longest)
     cap = public.smoothness

@@ -207,6 +207,10 @@ class Fit:
         """Return the least number of people with `number` records."""
         return number / (1 if self.queries.people is None else self.queries.privacy.most)
 
+    def histogram_edges(self, usual: float) -> Array:
+        """Return the bins' upper ends for lengths of a person's gradient, which may add up `most` slopes of one sign."""
+        return self.public.histogram_edges(usual) * (1 if self.queries.people is None else self.queries.privacy.most)
+
     @property
     def has_few(self) -> bool:
         """Whether records are too few, for each feature and unit of the level, for a second query of the second moment."""

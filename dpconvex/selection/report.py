@@ -22,7 +22,7 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.util.arguments import instance, require
 from dpconvex.util.charts import bar_of, chart
-from dpconvex.util.markup import digits, upward
+from dpconvex.util.markup import digits, downward, upward
 from dpconvex.util.places import replaceable, write_atomically
 
 PAGE = Path(__file__).with_name("report.html")
@@ -79,7 +79,8 @@ def report(
         Heading of the page.
     """
     found = getattr(release, "release_", release)
-    instance(Release).check("report", release=found)
+    own = "Pass its `release`." * hasattr(release, "release")
+    instance(Release).check("report", own, release=found)
     for given, kind in ((evaluation, Evaluation), (budget, Budget), (coefficients, Coefficients)):
         instance(kind).or_none.check("report", **{kind.__name__.lower(): given})
     file = None if path is None else replaceable(path)
@@ -147,7 +148,7 @@ def statement(
         cost = amount_text(coefficients.spent or privacy)
         said.append(f"The intervals of its parameters are another release about the same people: {cost}.")
     if budget is not None and not missing_charges(release, budget):
-        spends = f"{amount_text(budget.spent)}, of a total of {amount_text(budget.privacy)}"
+        spends = f"{amount_text(budget.spent, upward)}, of a total of {amount_text(budget.privacy)}"
         said.append(f"The ledger of these people counts {spends}.")
     if privacy.adjacency == "replace-one":
         said.append("The number of records is taken as public.")
@@ -298,7 +299,7 @@ def evaluation_section(found: Evaluation) -> Iterator[str]:
 
 
 def budget_section(budget: Budget, release: Release) -> str:
-    used = f"{amount_text(budget.spent)} is spent and {amount_text(budget.remaining)} is left"
+    used = f"{amount_text(budget.spent, upward)} is spent and {amount_text(budget.remaining, downward)} is left"
     head = f"<p>{escape(f'Of a total of {budget.privacy}, {used} ({budget.accounting} accounting).')}</p>"
     costs = ((item, item.privacy.epsilon, item.privacy.delta) for item in budget.entries)
     rows = [(e.label, upward(x, 6), upward(d, 6), e.time[:16].replace("T", " "), e.user, e.host) for e, x, d in costs]

@@ -12,8 +12,13 @@ LEFT, RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
 
 def upward(value: float, places: int = 4) -> str:
     """Return a number with `places` digits, rounded up: a smaller cost, or bound on a risk, would be a false claim."""
-    rounded = Context(prec=places, rounding=ROUND_CEILING).create_decimal(float(value))
+    rounded = Context(prec=places, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
     return f"{float(rounded):.{places}g}"
+
+
+def downward(value: float, places: int = 4) -> str:
+    """Return a number with `places` digits, rounded down, such as a remaining budget."""
+    return upward(-value, places)[1:]
 
 
 def shorten_numbers(text: str) -> str:

@@ -238,3 +238,12 @@ def test_matrix_norms_of_residuals_end_near_their_minimum(norm):
     values = np.linalg.svd(found - x[:, :, None] * x[:, None, :], compute_uv=False)
     loss = values.sum(axis=1) if norm is cp.normNuc else values[:, 0]
     assert loss.mean() < (x**2).sum(axis=1).mean()  # That of P = 0
+
+
+def test_quantiles_of_people_whose_records_agree_are_not_cut_towards_the_median():
+    """Four slopes of a person add up, and the histogram that chooses the clip did not reach as far."""
+    rng = np.random.default_rng(0)
+    level, people = np.repeat(rng.normal(50, 10, 2000), 4), np.repeat(np.arange(2000), 4)
+    x, y = np.repeat(rng.uniform(-0.5, 0.5, (2000, 2)), 4, axis=0), level.clip(0, 100)
+    model = dp.QuantileRegressor(quantile=0.9, epsilon=8.0, delta=1e-6, bounds=(0, 100), unit="p", most=4, seed=0)
+    assert np.mean(y < model.fit(x, y, unit=people).predict(x)) == pytest.approx(0.9, abs=0.02)
