@@ -19,7 +19,7 @@ MISTAKES = {
         ({"--epsilon": "one"}, "invalid float value"),
         ({"--set": "features=3"}, "gives the option 'features' twice"),
         ({"--set": "lambda=3"}, "unexpected keyword argument 'lambda'"),
-        ({"--set": "regularization=much"}, "cannot be declared with .*'much'"),
+        ({"--set": "regularization=much"}, "regularization.*'much'"),
         ({"--mechanism": "nope"}, "mechanism must be one of 'adaptive-steps', 'objective-gamma'"),
         ({"--mechanism": "gradient-descent:clop=1"}, "has no option 'clop'; it has: clip"),
         ({"--mechanism": "gradient-descent:20"}, "--mechanism NAME takes OPTION=VALUE"),
