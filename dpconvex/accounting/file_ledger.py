@@ -165,7 +165,8 @@ def lines_of(content: bytes, path: object, start: int = 0) -> list[tuple[bytes, 
     """Return pairs (line, line before) from byte `start` on; raise if the last line is torn."""
     require(b"\n" in content, f"{path}: this ledger has no complete line; restore it from a copy.", DPConvexError)
     why = "the last line is torn, so lines may be missing. If the only cause is a crash during a write"
-    remedy = "nothing was released on that line, and Budget.repair(path) repairs the file. Otherwise restore a copy"
+    repair = "Budget.repair(path), or `dpconvex budget repair`, repairs the file"
+    remedy = f"nothing was released on that line, and {repair}. Otherwise restore a copy"
     require(content.endswith(b"\n"), f"{path}: {why}, {remedy}.", DPConvexError)
     lines = content[start:].split(b"\n")[:-1]
     return list(zip(lines, [last_of(content[:start]), *lines], strict=False))

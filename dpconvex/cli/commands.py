@@ -84,8 +84,6 @@ def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str]
     return write
 
 
-# Commands with data
-
 # Problems with features that an estimator computes from a table, and the estimator.
 CURVES = {"additive_logistic": "AdditiveClassifier", "additive_regression": "AdditiveRegressor"}
 
@@ -116,11 +114,13 @@ def fit(chosen: argparse.Namespace) -> None:
     promise, mechanism, further = terms(chosen, declared.learner)
     out, data, options = prepared(chosen, declared, promise, further)
     if declared.model is not None:
+        require(chosen.entry is None, f"{chosen.problem} names its spend itself; leave --entry out.")
         unit, known = options.pop("unit", None), {item.name: getattr(promise, item.name) for item in fields(promise)}
         declared.model.set_params(**known, **options, mechanism=mechanism).fit_features(**data, unit=unit)
         return save(chosen, declared.model.released(), schema, out)
     solve: Any = dp.solve_mixture if "share" in further else dp.solve
-    found = solve(declared.learner, data, promise, mechanism, **options, entry=f"fit {chosen.problem} {chosen.out}")
+    entry = chosen.entry or f"fit {chosen.problem} {chosen.out}"
+    found = solve(declared.learner, data, promise, mechanism, **options, entry=entry)
     save(chosen, found.release if "share" in further else found, schema, out)
 
 

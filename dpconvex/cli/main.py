@@ -125,6 +125,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--budget": option("total epsilon of a new ledger", "E", float),
     "--budget-delta": option("total delta of a new ledger", "D", float, default=0.0),
     "--accounting": option("composition rule of a new ledger, by default basic", choices=ACCOUNTING),
+    "--entry": option("name of the spend in the ledger", "TEXT"),
     "--seed": option("seed of the noise, for tests: the result is marked as not private", "N", int),
     # Searches, evaluations and files to write.
     "--effort": option("length of the search, relative to the default", "X", float, default=1.0),
@@ -155,7 +156,7 @@ PROMISE = "--delta --adjacency --unit --most --keep --share --mechanism"
 LEDGER = "--ledger --budget --budget-delta --accounting --seed"
 MODEL = "model data --clip --problem --set"
 VERIFY = f"problem --set --size! --epsilon! {PROMISE}"
-LEARN = f"--labels --label-bounds --known --ignore --epsilon --delta --adjacency --unit --most --keep {LEDGER}"
+LEARN = f"--labels --label-bounds --known --ignore --epsilon --delta --adjacency --unit --most --keep {LEDGER} --entry"
 FIT = (
     "problem data --set --config --schema --features --bounds --label --labels --label-bounds --clip --out! --size --epsilon "
     f"{PROMISE} --proof --backend {LEDGER}"
@@ -171,15 +172,16 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
   dpconvex check model.npz"""),
     "audit": (f"{VERIFY} --effort --runs --seed --picture", "attack the claims of a certificate, without data", """
   dpconvex audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png"""),
-    "budget": ("show|verify|move ledger to", "show, verify or move the ledger of a budget", """
+    "budget": ("show|verify|repair|move ledger to", "show, verify, repair or move the ledger of a budget", """
   dpconvex budget show budget.jsonl
   dpconvex budget verify budget.jsonl
+  dpconvex budget repair budget.jsonl
   dpconvex budget move budget.jsonl postgresql://clerk@server/privacy"""),
     "schema": (f"draft|learn|check file --label --out {LEARN}", "draft a schema from public data, learn one, or check one", """
   dpconvex schema draft public_sample.csv --label income --out adult.toml
   dpconvex schema learn adult.csv --label income --epsilon 0.2 --delta 1e-6 --ledger budget.jsonl --out adult.toml
   dpconvex schema check adult.toml"""),
-    "fit": (FIT, "fit a problem privately to a table and save the release", """
+    "fit": (f"{FIT} --entry", "fit a problem privately to a table and save the release", """
   dpconvex fit large_margin_gaussian patients.csv --config fit.toml --out model.npz
   dpconvex fit logistic_regression adult.csv --schema adult.toml --epsilon 1 --out model.npz
   dpconvex fit huber_regression rents.csv --features rooms,area --bounds 0,200 --label rent --label-bounds 0,5000 \\
@@ -194,7 +196,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
   dpconvex predict model.npz new_patients.csv --id patient --probabilities"""),
     "evaluate": (
         f"{MODEL} --epsilon! --adjacency --most --keep --group --measures --cells --threshold --roc --calibration "
-        f"--residuals --out {LEDGER}",
+        f"--residuals --out {LEDGER} --entry",
         "evaluate a model on a table, privately", """
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --group ward --roc roc.png --out evaluation.json"""),
@@ -203,7 +205,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "certificate": ("model --proof", "show the certificate of a model, and bounds on the success of an attacker", """
   dpconvex certificate model.npz --proof"""),
     "coefficients": (
-        f"model --table --anyway --epsilon --delta --adjacency --most --keep --clip --problem --set --out {LEDGER}",
+        f"model --table --anyway --epsilon --delta --adjacency --most --keep --clip --problem --set --out {LEDGER} --entry",
         "show the effect of each column on the score, and release intervals at a further cost", """
   dpconvex coefficients model.npz
   dpconvex coefficients model.npz --table train.csv --epsilon 0.5 --delta 1e-6 --out coefficients.json"""),
@@ -268,15 +270,16 @@ def check(chosen: argparse.Namespace) -> int:
 
 
 def budget(chosen: argparse.Namespace) -> None:
-    """Show, check or move a ledger; CVXPY is not imported."""
+    """Show, check, repair or move a ledger; CVXPY is not imported."""
     from dpconvex.accounting.budget import ORIGIN
     from dpconvex.accounting.database_ledger import is_address
     from dpconvex.util.arguments import require
 
-    said = "dpconvex budget move takes two places, FROM and TO; show and verify take one."
+    said = "dpconvex budget move takes two places, FROM and TO; show, verify and repair take one."
     require((chosen.what == "move") == (chosen.to is not None), said)
     if chosen.what == "move":
         dp.Budget.move(chosen.ledger, chosen.to)
+    removed = dp.Budget.repair(chosen.ledger) if chosen.what == "repair" else ""
     place = chosen.to or chosen.ledger
     ledger = dp.Budget.open(place)
     place, entries = ledger.path if is_address(place) else place, ledger.entries  # an address without its password
@@ -288,7 +291,8 @@ def budget(chosen: argparse.Namespace) -> None:
     if chosen.json:  # the totals take seconds
         data["non_adaptive"] = [vars(item) for item in ledger.totals()]
     counted = f"{len(entries)} spend{'s' * (len(entries) != 1)}"
-    emit(chosen, data, ledger if chosen.what == "show" else f"{place}: sound; {counted}.")
+    cut = f" Removed the fragment of a spend on which nothing was released: {removed}" * bool(removed)
+    emit(chosen, data | {"removed": removed}, ledger if chosen.what == "show" else f"{place}: sound; {counted}.{cut}")
 
 
 @contextmanager

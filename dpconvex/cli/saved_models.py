@@ -33,7 +33,11 @@ def evaluate(chosen: argparse.Namespace) -> None:
     table = open_table(chosen.data)
     promise, whose = promised(chosen, release, schema, table)
     data = declared.table(table, empty=promise.adjacency == "add-remove")
-    options = {"budget": ledger(chosen, promise, whose), "entry": f"evaluate {chosen.model}", "seed": chosen.seed}
+    options = {
+        "budget": ledger(chosen, promise, whose),
+        "entry": chosen.entry or f"evaluate {chosen.model}",
+        "seed": chosen.seed,
+    }
     if chosen.group is not None:
         data, options["groups"] = grouped(schema, table, chosen.group, data)
         options["group"] = GROUP
@@ -133,7 +137,8 @@ def coefficients(chosen: argparse.Namespace) -> None:
         table = open_table(chosen.table)
         promise, whose = promised(chosen, release, declared.schema, table)
         data, size = declared.table(table, empty=False), getattr(release.certificate, "size", None)
-        options = {"budget": ledger(chosen, promise, whose), "entry": f"intervals {chosen.model}", "seed": chosen.seed}
+        entry = chosen.entry or f"intervals {chosen.model}"
+        options = {"budget": ledger(chosen, promise, whose), "entry": entry, "seed": chosen.seed}
         options["size"] = size if promise.adjacency == "add-remove" else None
         with warnings.catch_warnings():
             if not chosen.anyway:

@@ -56,6 +56,7 @@ def learn(chosen: argparse.Namespace, file: str, label: str) -> str:
     unit = chosen.privacy_unit
     whose = None if unit is None or Path(file).is_dir() else table_of(file).columns([unit])[unit]
     paid = {"unit": unit, "budget": ledger(chosen, promise, whose), "seed": chosen.seed}
+    paid["entry"] = chosen.entry or "learn_schema"
     known = {name: kind for name, _, kind in (text.rpartition("=") for text in chosen.known)}
     found = dp.learn_schema(file, promise, label=label, known=known, ignore=chosen.ignore or (), **declared, **paid)
     return "\n".join([*(f"# {line}" for line in str(found.learnt).splitlines()), found.to_toml()])

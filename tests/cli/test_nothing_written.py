@@ -226,3 +226,15 @@ def test_a_fit_with_a_seed_is_never_shown_as_private(run):
     assert run("coefficients model.npz").out.startswith("NOT PRIVATE")
     dp.Budget(dp.Privacy(9.0), "ledger.jsonl")
     assert "not a saved release" in run("check ledger.jsonl", ends=1).err
+
+
+def test_a_torn_ledger_is_repaired_and_the_spend_named(run):
+    fit = f"fit logistic_regression data.csv {COLUMNS} --epsilon 0.5 --ledger budget.jsonl --out model.npz"
+    run(f"{fit} --budget 1 --entry march", ends=0)
+    whole = Path("budget.jsonl").read_bytes()
+    Path("budget.jsonl").write_bytes(whole + b'{"label": "ap')
+    assert "dpconvex budget repair" in run(f"{fit} --entry april", ends=2).err
+    assert '{"label": "ap' in run("budget repair budget.jsonl", ends=0).out
+    assert Path("budget.jsonl").read_bytes() == whole
+    run(f"{fit} --entry april", ends=0)
+    assert [entry.label for entry in dp.Budget.open("budget.jsonl").entries] == ["march", "april"]
