@@ -63,6 +63,8 @@ class Objective:
         self.public = np.linalg.inv(self.basis.T @ (self.basis / moduli[:, None]))
 
     def attack(self) -> Attack:
+        if self.certificate.noise == "matrix":  # Raise before the search if the noise has no density
+            matrix_density(self.analysis, self.certificate, np.zeros((0, self.form.space.dim)))
         pure = Goal({"difference": 1 / self.scale, "jump": 1.0})
         goal = Goal(gaussian=(self.scale, self.epsilon)) if self.gaussian else pure
         found: list[Restricted] = []

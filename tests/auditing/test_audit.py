@@ -13,6 +13,7 @@ from command_line import main
 
 import dpconvex as dp
 from dpconvex.auditing.laws import normal_mass
+from dpconvex.auditing.search import Search
 from dpconvex.certificates import integer_noise as grid
 from dpconvex.fitting import verify
 from dpconvex.mechanisms import gradient_descent, matrix_noise, noise_laws, noisy_kmeans, residual_noise
@@ -282,3 +283,9 @@ def test_the_command_line(capsys, tmp_path, monkeypatch):
 def test_the_whole_line_has_a_mass_of_one():
     ends = np.array([-np.inf, -np.inf, 0.0, -1.0]), np.array([np.inf, 0.0, np.inf, 1.0])
     np.testing.assert_allclose(normal_mass(*ends), [1, 0.5, 0.5, 0.682689492137086])
+
+
+def test_noise_without_a_density_is_refused_before_the_search(monkeypatch):
+    monkeypatch.setattr(Search, "best", None)
+    with pytest.raises(dp.TemplateError, match="no density"):
+        dp.audit(dp.load("large_margin_gaussian", features=16), dp.Privacy(1.0), size=16000)
