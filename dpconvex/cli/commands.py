@@ -99,7 +99,7 @@ def prepared(
     if locate(chosen.problem) == FOLDER / "ordinal_regression.py":
         said = f"grades, from the lowest: {', '.join(declared.schema.labels or ())}; the order is that of the labels."
         print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
-    Stage.name = "reading the table"
+    Stage.begin("reading the table")
     table = open_table(chosen.data)
     data = declared.table(table, empty=promise.adjacency == "add-remove")
     options = further | {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}

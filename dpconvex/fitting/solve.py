@@ -337,11 +337,12 @@ def in_range(
 
 def checked_batch(fit: CertifiedFit, data: Any, clip: bool, people: People | None) -> Batch:
     """Return the checked records of a charged fit; raise if their number is not the certified one."""
-    Stage.name = "computing the private answer"
     # If the number of records is protected, a fit on no records is valid too: its answer is noise and regularizer alone.
     protected = fit.certificate.privacy.adjacency == "add-remove"
     if not isinstance(data, Batch):
+        Stage.begin("checking the records")
         data = fit.template.record.validate(data, clip=clip, empty=protected)
+    Stage.begin("computing the private answer")
     batch = data if people is None else people.cut(data)
     records = batch.size if people is None else people.size
     both = f"there are {records} records, but there were {fit.certificate.size} when the guarantee was proved"

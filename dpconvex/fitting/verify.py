@@ -180,7 +180,7 @@ class FitOptions:
 
     def prove(self, template: Template, privacy: Privacy, size: int) -> CertifiedFit:
         """Choose a plan once and certify it; the result names the plan, so that a fit need not choose again."""
-        Stage.name = "proving"
+        Stage.begin("proving")
         check_privacy("this", privacy, self.units)
         check_template(template)
         template = template_to_fit(template, privacy)

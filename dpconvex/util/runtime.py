@@ -1,5 +1,6 @@
 """Process and threads: interrupts, caches on objects, shared contexts, and tasks in order."""
 
+import logging
 import os
 import signal
 from collections import deque
@@ -15,6 +16,7 @@ from weakref import ref
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+LOG = logging.getLogger("dpconvex")
 SIGNALS = tuple(map(int, signal.valid_signals()))
 
 
@@ -22,6 +24,12 @@ class Stage:
     """Current stage of a long computation: one of a few fixed names, which say nothing about the data."""
 
     name = "preparing"
+
+    @classmethod
+    def begin(cls, name: str) -> None:
+        """Enter a stage, and log its name for the owner of the data (logger "dpconvex", level INFO)."""
+        cls.name = name
+        LOG.info("%s", name)
 
 
 class Interrupt:

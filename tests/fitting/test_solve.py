@@ -306,3 +306,14 @@ def test_labels_of_constant_losses_are_said(privacy, atom):
             warnings.simplefilter("always")
             dp.solve(learner, data, privacy, budget=dp.Budget(privacy))
         assert any("2 * y - 1" in str(one.message) for one in found) == expected
+
+
+def test_the_stages_of_a_call_are_logged(caplog):
+    """Long calls said nothing for minutes.  Records of the domain change no line."""
+    learner, said = dp.load("logistic_regression", features=2), []
+    for value in (0.0, 0.5):
+        caplog.clear()
+        with caplog.at_level("INFO", "dpconvex"):
+            dp.solve(learner, {"x": np.full((500, 2), value), "y": np.resize([-1, 1], 500)}, dp.Privacy(1.0), seed=0)
+        said.append([one.getMessage() for one in caplog.records])
+    assert said[0] == said[1] == ["proving", "checking the records", "computing the private answer"]
