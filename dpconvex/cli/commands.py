@@ -23,7 +23,7 @@ from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, emit, split_wo
 from dpconvex.data.schema import Schema, read_settings
 from dpconvex.data.tables import Table, table_of
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.fitting.problem_files import FOLDER, LARGEST, NARROW, locate, options as options_of, takes_intercept
+from dpconvex.fitting.problem_files import FOLDER, LARGEST, locate, options as options_of, takes_intercept, usual_width
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.plans import clipped_steps
 from dpconvex.model.people import People
@@ -241,12 +241,12 @@ def suited(chosen: argparse.Namespace) -> Schema:
     constant = schema.constant or 0.5 * (shipped and takes_intercept(chosen.problem))
     usual: dict[str, Any] = {"constant": constant} if constant else {}
     if shipped and schema.labels is None:
-        counts: dict[str, Any] = {"scaled": True, "target": LARGEST} if "scaled" in known else {}
-        usual |= counts
+        usual |= (counts := {"scaled": True, "target": LARGEST} if "scaled" in known else {})
         said = f"{chosen.problem}: targets must not be negative; label_bounds are {schema.label_bounds}: let them begin at 0."
         require(not counts or min(schema.label_bounds or (0.0,)) >= 0, said)
-        if chosen.delta and (chosen.mechanism or STEPS).startswith(STEPS):  # steps need little smoothing, and no bound
-            usual |= {"width": NARROW}
+        steps = bool(chosen.delta) and (chosen.mechanism or STEPS).startswith(STEPS)  # They need no bound
+        if steps or "quantile" in known:
+            usual |= {"width": usual_width(steps, len(schema.feature_names), chosen)}
         elif getattr(known.get("bound"), "default", 0.0) is None:
             usual |= {"bound": 1.0}
     if chosen.problem not in CURVES:

@@ -17,7 +17,7 @@ from dpconvex.estimators.options import scored, warn_of_refit
 from dpconvex.estimators.tables import lazily
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.features.bases import RegressorMixin
-from dpconvex.fitting.problem_files import NARROW, WIDE
+from dpconvex.fitting.problem_files import usual_width
 from dpconvex.fitting.release import fields_of, functions_of
 from dpconvex.fitting.solve import FitJob, statistics
 from dpconvex.fitting.statistics import Coefficients, Statistics, coefficients
@@ -191,15 +191,16 @@ class QuantileRegressor(PrivateRegressor, problem="quantile_regression"):
         Between 0 and 1; 0.5 is the median.
     width : float or None
         Half-width of the smoothing at the nonsmooth point, for a target between -1 and 1.  None is 0.005 with adaptive steps,
-        the default mechanism with a delta, and otherwise 0.1.  If targets vary by less than the width, another quantile is
-        fitted: declare narrower bounds, or a smaller width.
+        the default mechanism with a delta.  Otherwise it is 0.1, or with a declared `size` 40 times the number of parameters
+        over size times epsilon, between 0.01 and 0.1.  If targets vary by less than the width, another quantile is fitted:
+        declare narrower bounds or the `size`, or a smaller width.
     """
 
     quantile: float = 0.5
     width: float | None = None
 
     def _declared(self, features: int) -> dict[str, Any]:
-        usual = NARROW if takes_steps(self) else WIDE
+        usual = usual_width(takes_steps(self), features + bool(self.fit_intercept), self)
         return super()._declared(features) | {"width": usual if self.width is None else self.width}
 
 

@@ -21,7 +21,7 @@ from dpconvex.errors import DPConvexError, TemplateError, shorten
 from dpconvex.fitting.release import Release, json_source
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import NOT_NEGATIVE, PATH, require
+from dpconvex.util.arguments import COUNT, NOT_NEGATIVE, PATH, POSITIVE, check_fields, require
 
 PACKAGE = Path(__file__).resolve().parent.parent
 # Package data of an installed wheel, or beside the package in a checkout.
@@ -29,8 +29,9 @@ FOLDER = next((p for p in (PACKAGE / "problems", PACKAGE.parent / "problems") if
 
 # Targets of log links are scaled so that a score of 0 predicts a twentieth of the largest target, near most skewed means.
 LARGEST = math.exp(3.0)
-# Widths of smoothing of pinball losses. Steps need little; exact minimisers need more noise for a smaller width.
-NARROW, WIDE = 0.005, 0.1
+# Widths of smoothing of pinball losses. Steps need little; exact minimisers need more noise for a smaller width: theirs are at
+# least LEAST_WIDTH, and SMOOTHED over the records for each parameter and unit of epsilon.
+NARROW, LEAST_WIDTH, WIDE, SMOOTHED = 0.005, 0.01, 0.1, 40.0
 # Problems with the option `constant` that need none: other parameters, or features, take an intercept's place.
 WITHOUT_INTERCEPT = {"additive_logistic", "additive_regression", "bradley_terry", "conditional_logit", "kernel_svm"}
 
@@ -42,6 +43,15 @@ SIGNED = ("constant", "lower", "upper", "trace", "scale")
 def takes_intercept(problem: str) -> bool:
     """Return whether a problem that comes with the toolkit should be fitted with an intercept."""
     return problem in shipped() and "constant" in options(problem) and problem not in WITHOUT_INTERCEPT
+
+
+def usual_width(steps: bool, parameters: int, fit: Any) -> float:
+    """Return the width for adaptive steps, or for exact minimisers with the `size`, `epsilon` and `most` of `fit`."""
+    if steps:
+        return NARROW
+    check_fields(fit, "", size=COUNT.or_none, epsilon=POSITIVE, most=COUNT.or_none)
+    exact = SMOOTHED * parameters * (fit.most or 1) / (fit.size * fit.epsilon) if fit.size else WIDE
+    return min(max(exact, LEAST_WIDTH), WIDE)
 
 
 def shipped() -> dict[str, Path]:

@@ -364,3 +364,18 @@ def test_a_fit_behind_a_schema_is_saved_with_it(estimator, schema, tmp_path, cap
     for fitted, given in ((alone, schema), (estimator.fit(features, target), None)):
         fitted.save(tmp_path / "alone.npz", given)
         assert dp.Release.load(tmp_path / "alone.npz").schema == dp.Release.load(files[0]).schema
+
+
+@pytest.mark.parametrize(("size", "most"), [(None, 0.1), (1000, 0.1), (20_000, 0.01)])
+def test_quantiles_without_a_delta_are_smoothed_less_where_many_records_are_declared(size, most):
+    model = dp.QuantileRegressor(quantile=0.1, epsilon=1.0, size=size, bounds=(-1, 1))
+    assert model.template(3).source[1]["width"] == pytest.approx(most, rel=0.3)
+
+
+def test_a_quantile_of_many_records_is_near_its_share():
+    """With a width of 0.1, .04 of these targets were below the quantile .1."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-0.5, 0.5, size=(20_000, 2))
+    y = np.minimum(0.2 * np.exp(x[:, 0] + 0.6 * rng.normal(size=20_000)) - 0.9, 1)
+    model = dp.QuantileRegressor(quantile=0.1, epsilon=1.0, size=20_000, bounds=(-1, 1), clip=True, seed=0).fit(x, y)
+    assert abs(np.mean(y <= model.predict(x)) - 0.1) < 0.01
