@@ -304,7 +304,7 @@ class AdaptiveDescent:
         whole, moving = self.point, self._moving(self.point)
         self.point = whole + moving
         twice, self.point = self._moving(self._proximal_step(self.late, self.curvature)[0]), whole
-        longer = (self._spread(twice) / max(self._spread(moving), 1e-300)) ** 2
+        longer = min(self._spread(twice) / max(self._spread(moving), 1e-300), 2.0) ** 2  # squares may overflow
         return BINDING_NOISE * min(max(longer - 1, 0.0) / 3, 1.0)
 
     def _growth(self, moving: Array, spread: float) -> float:

@@ -378,3 +378,13 @@ def test_steps_in_wide_bounds_are_shortened_by_their_noise_alone(loss, wide, fea
         found = dp.solve(template, {"x": x, "y": y}, dp.Privacy(epsilon, 1e-5), seed=seed)["w"]
         lost.append(np.sum((x @ (found - best)) ** 2) / np.sum((x @ best) ** 2))
     assert np.mean(lost) < most
+
+
+def test_a_point_that_constraints_hold_still_makes_no_paid_fit_fail():
+    w, b = cp.Variable(1, name="w"), cp.Variable(name="b")
+    loss, simplex = lambda x, y: cp.abs(x @ w + b - y), [w >= 0, cp.sum(w) <= 1]
+    template = dp.Template(dp.Record(x=dp.Ball(1), y=dp.Box(-1, 1)), loss, 0.01 * cp.sum_squares(w), simplex)
+    rng = np.random.default_rng(0)
+    data = {"x": rng.choice([-1.0, 1.0], (300, 1)), "y": rng.uniform(-1, 1, 300)}
+    for seed in range(3, 6):  # the last one has scores without any spread
+        assert np.isfinite(dp.solve(template, data, dp.Privacy(0.1, 1e-5), dp.AdaptiveSteps(), seed=seed)["b"])
