@@ -83,16 +83,43 @@ LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
 MEASURES = {"counts": ("deviance",)}  # which are asked for alone
 
 
+def differences(kind: str, learner: dp.Template, release: dp.Release, given: Any, rng: np.random.Generator) -> None:
+    """Print how often differences of groups with 40 and 60 % of the records are covered."""
+    many = drawn(kind, MANY, rng)
+    parts = [
+        {name: part[(many["x"][:, 0] > 0.084) == second] for name, part in many.items()} for second in (True, False)
+    ]
+    one, other = (exact(release, part, kind) for part in parts)
+    covered: dict[str, list[Array]] = {name: [] for name in ("error", "auc") if name in one}
+    for seed in range(given.runs):
+        data = drawn(kind, given.size, rng)
+        options: Any = {"group": "g", "groups": ["a", "b"], "seed": seed}
+        data["g"] = np.where(data["x"][:, 0] > 0.084, "a", "b")
+        found = dp.evaluate(learner, release, data, dp.Privacy(given.epsilon), **options)
+        for name, hits in covered.items():
+            first, second = (getattr(found.group(group), name) for group in "ab")
+            halves = np.array([np.ptp(first.interval), np.ptp(second.interval)]) / 2
+            hits.append(abs(first - second - one[name] + other[name]) <= np.array([halves.sum(), np.hypot(*halves)]))
+    for name, hits in covered.items():
+        row(kind, name, given.size, given.epsilon, *(f"{share:.3f}" for share in np.mean(hits, axis=0)))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print."""
     options = {"--runs": 250, "--size": 2000, "--epsilon": 0.5, "--kinds": ["balanced", "rare", *LEARNERS]}
+    options["--groups"] = (False, "cover differences of two groups, of balanced and rare labels")
     given = chosen(__doc__, arguments, options, runs=2, size=300, kinds=["balanced", "number", "survival"])
-    heading("labels", "number", "true", "mean off by", "off by at most, 19 of 20", "covered", "half-width")
+    names = "number", "true", "mean off by", "off by at most, 19 of 20", "covered", "half-width"
+    beside = "difference of", "records", "ε", "covered by the sum of half-widths", "by the root of their squares"
+    heading("labels", *(beside if given.groups else names))
     for kind in given.kinds:
         name, options = LEARNERS.get(kind, ("logistic_regression", {"constant": 1.0}))
         learner = dp.load(name, features=3, **options)
         rng = np.random.default_rng(0)
         release = dp.solve_without_privacy(learner, drawn(kind, 20_000, rng))
+        if given.groups:
+            differences(kind, learner, release, given, rng)
+            continue
         true = exact(release, drawn(kind, MANY, rng), kind)
         runs: dict[str, list[tuple[float, bool, float]]] = {name: [] for name in true}
         for seed in range(given.runs):
@@ -107,13 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 runs[name].append((abs(measured - here[name]), low <= value <= high, (high - low) / 2))
         for name, value in true.items():
             off, covered, wide = np.array(runs[name], dtype=float).T
-            numbers = (
-                f"{off.mean():.2g}",
-                f"{np.quantile(off, 0.95):.2g}",
-                f"{covered.mean():.3f}",
-                f"{wide.mean():.2g}",
-            )
-            row(kind, name.replace("_", " "), f"{value:.3g}", *numbers)
+            offs = f"{off.mean():.2g}", f"{np.quantile(off, 0.95):.2g}"
+            row(kind, name.replace("_", " "), f"{value:.3g}", *offs, f"{covered.mean():.3f}", f"{wide.mean():.2g}")
 
 
 if __name__ == "__main__":
