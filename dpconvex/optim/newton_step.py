@@ -180,8 +180,8 @@ class NewtonStep:
         both = self.table.shape[::-1] * 2
         rough = np.einsum("kikj->ij", self.queries.vectors(self.table, "roots", longest, level).reshape(both))
         values, axes = np.linalg.eigh(rough / np.trace(self.scores.table_projection))
-        # Directions that noise hides have their average length, which is known better than each: rows may overstate it.
-        lengths = np.maximum(values - edge / 2, np.minimum(revealed(values, edge) + edge / len(values), 1.0))
+        # Rows may overstate the curvature of hidden directions. Noise hides their average less than each; twice it is safe.
+        lengths = np.maximum(values - edge / 2, np.minimum(2 * revealed(values, edge) + edge / len(values), 1.0))
         inverse = np.linalg.inv(self.matrix)
         self.hessian = inverse @ (axes * lengths) @ axes.T @ inverse.T
         found = inverse @ (axes * np.where(values > edge, values, lengths)) @ axes.T @ inverse.T
