@@ -104,7 +104,7 @@ class AdaptiveDescent:
         # With few records for each feature, noise on the second moment hides the length of scores.
         alone = form is None and (late is None or self.constrained) and self.columns == 1
         self.fits_length = fit.has_few and alone and not fit.public.curvature_varies
-        self._share_level(left - LENGTH * self.fits_length)
+        self._share_level(left)
         self._set_start(begin, bool(losses_by_label))
         # If curvatures differ, a model at the end misses the effect of penalties; for few records, it reduces noise.
         differ = self.public.curvature_varies or self.queries.scores.width > 0
@@ -128,14 +128,18 @@ class AdaptiveDescent:
         histograms = HISTOGRAMS / sum(t < self.rounds for t in CLIP_STEPS)
         if start:
             left += histograms - start.spent - (start.last_share and start.last_share + start.histogram_share)
-        self.period = 1 if self.public.curvature_varies else PERIOD
-        self.level, self.histogram_level = fit.level_of(left / self.rounds), fit.level_of(histograms)
-        self.curvature_level = fit.level_of(CURVATURES / -(-self.rounds // self.period))
-        self.noise_cost = fit.noise_cost(left) * self.metric.effective_dim * self.columns
+        self.histogram_level = fit.level_of(histograms)
         edges, signed = fit.histogram_edges(math.inf), len(queries.scores.projection) == 1
         lengths = LengthHistograms(edges, 0.0, fit.people(self.num_records), signed, self.public.unbalanced_slopes)
         deviation = queries.deviation_of_counts(self.histogram_level)
         self.lengths = replace(start.lengths if start else lengths, deviation=deviation)
+        # If noise hides all lengths of slopes, clips may be far too long, and steps of squares, too.
+        self.is_blind = self.lengths.are_hidden and self.columns == 1 and not self.public.curvature_varies
+        self.fits_length &= not self.is_blind  # Otherwise its level goes to the steps
+        left -= LENGTH * self.fits_length
+        self.period, self.level = 1 if self.public.curvature_varies else PERIOD, fit.level_of(left / self.rounds)
+        self.curvature_level = fit.level_of(CURVATURES / -(-self.rounds // self.period))
+        self.noise_cost = fit.noise_cost(left) * self.metric.effective_dim * self.columns
 
     def _set_start(self, begin: Array, by_labels: bool) -> None:
         """Set the first point, clip and curvature, and the rate of full steps."""
@@ -278,10 +282,7 @@ class AdaptiveDescent:
         metric, matrix, whole = self.metric, self.matrix, self.point
         part = min(1.0, FEWER / self.many) * (1 - 1 / (2 * metric.effective_dim * self.columns))
         weights = np.maximum(metric.denoised, MIN_SIGNAL)
-        done, shorter = float(weights @ (1 - self.remaining) / weights.sum()), 1.0
-        # If noise hides all lengths of slopes, clips may be far too long, and steps of squares, too.
-        if self.lengths.are_hidden and self.columns == 1 and not self.public.curvature_varies:
-            done, self.fits_length = 1.0, False
+        done, shorter = 1.0 if self.is_blind else float(weights @ (1 - self.remaining) / weights.sum()), 1.0
         if self.form is None:
             noise = part * self.columns * self.denoised * self._kept_noise()
             self.point, shorter = james_stein(whole, noise, weights, self.constant, self.anchor, done)
@@ -301,11 +302,10 @@ class AdaptiveDescent:
         """Return the weight of the steps' noise: K removes some, and all if it holds the point at its border."""
         if self.late is None or not self.binds:
             return 1.0
-        whole, moving = self.point, self._moving(self.point)
-        self.point = whole + moving
+        whole, self.point = self.point, self.point + self._moving(self.point)
         twice, self.point = self._moving(self._proximal_step(self.late, self.curvature)[0]), whole
-        longer = min(self._spread(twice) / max(self._spread(moving), 1e-300), 2.0) ** 2  # squares may overflow
-        return BINDING_NOISE * min(max(longer - 1, 0.0) / 3, 1.0)
+        longer = self._spread(twice) / max(self._spread(self._moving(whole)), 1e-300)
+        return BINDING_NOISE * max(min(longer, 2.0) ** 2 - 1, 0.0) / 3  # The square alone may overflow
 
     def _growth(self, moving: Array, spread: float) -> float:
         """Return the multiple of `moving` to add to the point, by noisy sums of slopes and of squares along it."""

@@ -11,6 +11,7 @@ from sklearn.metrics import log_loss
 import dpconvex as dp
 from dpconvex.fitting.verify import form_of
 from dpconvex.optim import public_slopes, row_metrics
+from dpconvex.optim.adaptive_descent import AdaptiveDescent
 from dpconvex.optim.class_descent import james_stein_of_classes
 from dpconvex.optim.constant_models import LabelShares, PlacePosterior, locate
 from dpconvex.optim.public_slopes import public_facts
@@ -385,3 +386,15 @@ def test_few_public_records_are_looked_at_where_each_has_many_scores(monkeypatch
     )
     public_facts(form)
     assert max(seen) * linear_scores(form).form.forms <= 2**9
+
+
+def test_steps_have_the_level_of_a_look_for_a_length_that_noise_hides(monkeypatch):
+    found, share = [], AdaptiveDescent._share_level
+    monkeypatch.setattr(
+        AdaptiveDescent, "_share_level", lambda one, left: (share(one, left), found.append((one, left)))
+    )
+    template = scored(lambda s, y: cp.square(y - s), constant=False, x=dp.Ball(20), y=dp.Box(-3, 3))
+    for epsilon in (0.3, 3.0):
+        dp.solve(template, {"x": np.eye(20).repeat(5, 0), "y": np.ones(100)}, dp.Privacy(epsilon, 1e-5), seed=0)
+    spent = [one.rounds * (one.level / one.fit.level) ** 2 / left for one, left in found]
+    assert spent == pytest.approx([1, 0.78 / 0.82], rel=1e-3)
