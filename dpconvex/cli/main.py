@@ -7,6 +7,7 @@ an interrupt.  After an error no model, table or picture is written.  Heavy impo
 import argparse
 import csv
 import json
+import math
 import signal
 import sys
 import warnings
@@ -255,7 +256,16 @@ def parser() -> argparse.ArgumentParser:
 def emit(chosen: argparse.Namespace, data: Any, text: object) -> None:
     """Print `data` as JSON if --json was given, and `text` otherwise."""
     Interrupt.close()
-    print(json.dumps(data, default=str) if chosen.json else text)
+    print(json.dumps(finite(data), default=str) if chosen.json else text)
+
+
+def finite(data: Any) -> Any:
+    """Return data with None in place of infinite numbers and NaN, which JSON does not have."""
+    if isinstance(data, dict):
+        return {name: finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def check(chosen: argparse.Namespace) -> int:

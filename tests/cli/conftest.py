@@ -16,7 +16,7 @@ class Outcome(NamedTuple):
 
     @property
     def json(self):
-        return json.loads(self.out)
+        return json.loads(self.out, parse_constant=pytest.fail)
 
 
 @pytest.fixture

@@ -208,6 +208,9 @@ def test_a_regression_is_fitted_and_predicts_in_its_own_units(run):
     found = run("evaluate model.npz rents.csv --epsilon 5 --json").json
     assert found["measure"] == "mean squared error of rent between 0 and 3,000"
     assert found["root_mean_square"] == found["error"] ** 0.5 < 1000
+    pd.DataFrame({"area": area, "rent": 1500}).to_csv("equal.csv", index=False)
+    told = run("evaluate model.npz equal.csv --epsilon 1 --seed 1 --json").json["numbers"]
+    assert told["r2"]["interval"][0] is None  # a constant may have no error, and R² no lower end
     assert "the schema declares label_bounds; declare labels" in run(f"fit logistic_regression {fit}").err
     assert "targets to between -1 and 1; fit it in Python" in run(f"fit negative_binomial_regression {fit}").err
 
