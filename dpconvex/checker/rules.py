@@ -205,6 +205,14 @@ def maximum(group: list[ScalarBound]) -> ScalarBound:
 
 
 def log_sum_exp(group: list[ScalarBound]) -> ScalarBound:
+    """Bound a log-sum-exp; that of a number c of the record and m is ``c + logistic(m - c)``."""
+    for number, m in (group, group[::-1]) if len(group) == 2 else ():
+        if number.is_constant:
+            return logistic(m.plus(number.times((-ONE, -ONE))), None).plus(number)
+    return softmax(group)
+
+
+def softmax(group: list[ScalarBound]) -> ScalarBound:
     """Bound a log-sum-exp: gradients are means of points under softmax weights, Hessians the covariance of the points."""
     spend(sum(4 + 2 * len(s.pieces) for s in group))
     hull = tuple(dict.fromkeys(v for s in group for v in s.vertices))
@@ -217,7 +225,7 @@ def log_sum_exp(group: list[ScalarBound]) -> ScalarBound:
 
 def logistic(s: ScalarBound, options: object) -> ScalarBound:
     """Bound the log-sum-exp of 0 and m, with slope 1/(1 + exp(-m))."""
-    found = log_sum_exp([ScalarBound((ZERO, ZERO)), s])
+    found = softmax([ScalarBound((ZERO, ZERO)), s])
     if max(map(abs, s.value)) > 300:
         return found
     slopes = outward(1 / (1 + exp(-s.value[0])[1]), 1 / (1 + exp(-s.value[1])[0]))

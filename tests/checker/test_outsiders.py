@@ -31,6 +31,7 @@ DECLARED = {
     "a log likelihood of counts": lambda x, y, g: -(y * (x @ w) / 2 - g * cp.exp(x @ w) - 2 * cp.logistic(x @ w)),
     "smoothed quantiles": lambda x, y: 0.1 * cp.logistic((x @ w - y) / 0.1) - 0.3 * (x @ w - y),
     "three numbers on one line": lambda x, g: g * cp.log_sum_exp(cp.hstack([x @ w, 0, -(x @ w) / 2])),
+    "a score against a number": lambda x, y, s: cp.log_sum_exp(cp.hstack([y, s * (x @ w)])),
     "squares of features": lambda x, s: cp.logistic(s * (x @ w - cp.square(x) @ w)),
     "a weight and an offset that are lengths": lambda x, s: cp.norm(x) * cp.logistic(s * (x @ w) + cp.norm(x)),
     "an offset with a kink": lambda x, y, s: cp.logistic(s * (x @ w) + cp.abs(y - 2) + cp.maximum(y, 1)),
