@@ -237,8 +237,8 @@ def grid(texts: list[str]) -> list[dict[str, Any]]:
 def suited(chosen: argparse.Namespace) -> Schema:
     """Return the declared schema, and complete the options of a shipped problem as its estimator does."""
     schema, known = declared_schema(chosen), options_of(chosen.problem)
-    shipped = locate(chosen.problem).parent == FOLDER
-    constant = schema.constant or 0.5 * (shipped and takes_intercept(chosen.problem))
+    shipped, bare = locate(chosen.problem).parent == FOLDER, replace(schema, constant=0.0)
+    constant = chosen.options.get("constant", schema.constant or 0.5 * (shipped and takes_intercept(chosen.problem)))
     usual: dict[str, Any] = {"constant": constant} if constant else {}
     if shipped and schema.labels is None:
         usual |= (counts := {"scaled": True, "target": LARGEST} if "scaled" in known else {})
@@ -246,12 +246,12 @@ def suited(chosen: argparse.Namespace) -> Schema:
         require(not counts or min(schema.label_bounds or (0.0,)) >= 0, said)
         steps = bool(chosen.delta) and (chosen.mechanism or STEPS).startswith(STEPS)  # They need no bound
         if steps or "quantile" in known:
-            usual |= {"width": usual_width(steps, len(schema.feature_names), chosen)}
+            usual |= {"width": usual_width(steps, len(bare.feature_names) + bool(constant), chosen)}
         elif getattr(known.get("bound"), "default", 0.0) is None:
             usual |= {"bound": 1.0}
     if chosen.problem not in CURVES:
         chosen.options = {name: usual[name] for name in known if name in usual} | chosen.options
-    return replace(schema, constant=0.0) if shipped or "constant" in known else schema
+    return bare if shipped or "constant" in known else schema
 
 
 def declared_schema(chosen: argparse.Namespace) -> Schema:
