@@ -17,10 +17,9 @@ def template(
 ) -> dp.Template:
     """Return the template (Takeuchi, Le, Sears & Smola 2006, "Nonparametric quantile estimation", section 3).
 
-    The paper asks for order at chosen points; here quantiles are in order at every x of the ball.  The middle one is
-    ``<x, W_m> + b_m``.  From there outwards, each of the others is its neighbour plus (above the middle) or minus (below it)
-    ``<x, W_k> + b_k``, which is not negative on the ball: ``radius ||W_k|| <= b_k``, a second-order cone.  The pinball losses
-    are smoothed with the Huber hinge.
+    The paper asks for order at chosen points; here quantiles are in order at every x of the ball.  Quantile k is
+    ``<x, w_k> + b_k``.  Neighbours differ by at least 0 on the ball: ``radius ||w_(k+1) - w_k|| <= b_(k+1) - b_k``, a
+    second-order cone.  The pinball losses are smoothed with the Huber hinge.
 
     Parameters
     ----------
@@ -29,7 +28,7 @@ def template(
     quantiles : tuple of float
         Between 0 and 1, increasing.
     regularization : float
-        Lambda: the regularizer is ``Lambda/2 (||W||^2 + ||b||^2)``, so that quantiles tend to be parallel.
+        Lambda: the regularizer is ``Lambda/2 (||w||^2 + ||b||^2)``.
     radius : float
         Public bound on the Euclidean norm of a record's features.
     target : float
@@ -41,35 +40,29 @@ def template(
     --------
     >>> learner = template(features=3, quantiles=(0.25, 0.75))
     >>> certificate = dp.verify(learner, dp.Privacy(1.0), size=1000)
-    >>> round(certificate.gradient_bound**2, 6)  # (x, 1) times the sum of the slopes, and (x, 1) times the slope of the upper one
-    3.125
+    >>> round(certificate.gradient_bound**2, 6)  # twice 0.75^2, of two quantiles, times |(x, 1)|^2
+    2.25
     """
     levels = np.array(quantiles, dtype=float)
     if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all() or (np.diff(levels) <= 0).any():
         raise dp.TemplateError(f"quantile_fan: quantiles must lie between 0 and 1 and increase, not {quantiles!r}.")
-    count, middle = len(levels), (len(levels) - 1) // 2
-    steps = np.zeros((count, count))  # W @ steps has the coefficients of the quantiles as columns
-    for k in range(count):
-        steps[middle, k] = 1
-        steps[middle + 1 : k + 1, k] = 1
-        steps[k:middle, k] = -1
-    W = cp.Variable((features, count), name="W")
-    b = cp.Variable(count, name="b")
+    w = cp.Variable((features, len(levels)), name="w")
+    b = cp.Variable(len(levels), name="b")
 
     def loss(x, y):
-        residual = y - x @ (W @ steps) - b @ steps
+        residual = y - x @ w - b
         return levels @ dp.huber_hinge(residual, width * target) + (1 - levels) @ dp.huber_hinge(
             -residual, width * target
         )
 
     def predict(parameters, x):
         """Return all quantiles of each row of x, in order."""
-        return x @ (parameters["W"] @ steps) + parameters["b"] @ steps
+        return x @ parameters["w"] + parameters["b"]
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Box(-target, target)),
         loss=loss,
-        regularizer=regularization / 2 * (cp.sum_squares(W) + cp.sum_squares(b)),
-        constraints=[cp.norm(radius * W[:, k]) <= b[k] for k in range(count) if k != middle],
+        regularizer=regularization / 2 * (cp.sum_squares(w) + cp.sum_squares(b)),
+        constraints=[radius * cp.norm(w[:, k + 1] - w[:, k]) <= b[k + 1] - b[k] for k in range(len(levels) - 1)],
         predict=predict,
     )

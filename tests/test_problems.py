@@ -167,3 +167,15 @@ def test_numbers_out_of_range_are_refused_by_the_name_of_the_option(name):
                 dp.load(name, features=2, **{option: value})
     with pytest.raises(dp.NotPrivate, match="regularization=1e-6"):
         dp.verify(dp.load("logistic_regression", features=2, regularization=0.0), dp.Privacy(1.0), 1000)
+
+
+def test_a_quantile_moves_alone():
+    """As sums of distances from the middle one, all moved together: five times the slopes, and fits stayed near zero."""
+    many = dp.load("quantile_fan", features=3, quantiles=tuple(np.linspace(0.1, 0.9, 11)))
+    assert dp.verify(many, PROMISE, 1000).gradient_bound <= np.sqrt(2 * 11)
+    rng, levels = np.random.default_rng(0), np.array([0.1, 0.5, 0.9])
+    x = rng.uniform(-0.5, 0.5, (1000, 4))
+    y = -0.9 + 0.05 * x[:, 0] + 0.03 * rng.gamma(2, 1, 1000).clip(0, 10)
+    learner, privacy = dp.load("quantile_fan", features=4, width=0.005), dp.Privacy(0.5, 1e-6)
+    shares = [(y[:, None] <= dp.solve(learner, {"x": x, "y": y}, privacy, seed=k).predict(x)).mean(0) for k in range(3)]
+    assert np.abs(np.median(shares, axis=0) - levels).max() < 0.3

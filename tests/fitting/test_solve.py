@@ -289,7 +289,7 @@ def test_a_counted_fit_says_nothing_of_those_beside_it():
 def test_a_fit_of_records_that_all_lie_where_losses_are_straight_does_not_fail(count):
     data = {"x": np.zeros((count, 2)), "y": np.ones(count)}
     release = dp.solve(dp.load("quantile_fan", features=2), data, dp.Privacy(1.0), dp.ObjectivePerturbation(), seed=0)
-    assert np.isfinite(release["W"]).all()
+    assert np.isfinite(release["w"]).all()
 
 
 @pytest.mark.parametrize("privacy", [dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)])

@@ -3,6 +3,7 @@
 import sys
 import tracemalloc
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from golden_cases import CASES, GALLERY
@@ -223,13 +224,17 @@ def test_arrays_grow_no_faster_than_what_is_written(name):
     assert many <= most * written(sizes[1]), f"{many / written(sizes[1]):.0f} times what is written"
 
 
-def test_a_fans_cones_are_asked_alone(monkeypatch):
+def test_cones_without_common_coordinates_are_asked_alone(monkeypatch):
     """A cone says nothing about coordinates that it lacks: each conic program that bounds some has theirs only."""
     sizes, model = [], certified_minimum.model
     monkeypatch.setattr(
         certified_minimum, "model", lambda r, blocks, *rest: sizes.append(len(blocks)) or model(r, blocks, *rest)
     )
-    verified("quantile_fan", quantiles=tuple(np.linspace(0.1, 0.9, 5)))
+    w, b = cp.Variable((3, 5), name="w"), cp.Variable(5, name="b")
+    loss = lambda x, y: cp.sum(dp.huber_hinge(y - x @ w - b, 0.1))  # noqa: E731
+    cones = [cp.norm(w[:, k]) <= b[k] for k in range(5)]
+    record = dp.Record(x=dp.Ball(3), y=dp.Box(-1, 1))
+    dp.verify(dp.Template(record, loss, 1e-6 * (cp.sum_squares(w) + cp.sum_squares(b)), cones), dp.Privacy(1.0), 1000)
     assert set(sizes) == {1}
 
 
