@@ -176,24 +176,24 @@ def predict(chosen: argparse.Namespace) -> None:
     write = writer(chosen.out, {"the table": chosen.data, "the model": chosen.model, "the problem": chosen.problem})
     curves = declared.model
     X = schema.encode(chosen.data, labelled=False)[0] if curves is None else curves.features(chosen.data)
-    columns: dict[str, Sequence[Any]] = {}
-    said = f"--id names a column to pass through, not {schema.label!r}, the column to predict."
-    require(chosen.id != schema.label, said)
-    if chosen.id is not None:
-        columns |= {name: values.tolist() for name, values in table_of(chosen.data).columns([chosen.id]).items()}
-    columns[schema.label] = declared.predicted(release.predict(X))
+    require(chosen.id != schema.label, f"--id names a column to pass through; {schema.label!r} is the predicted one.")
+    passed = [] if chosen.id is None else table_of(chosen.data).columns([chosen.id]).items()
+    first, further = {name: values.tolist() for name, values in passed}, dict[str, Sequence[Any]]()
+    found = declared.predicted(release.predict(X))
+    entries = map(list, zip(*found, strict=True)) if found and isinstance(found[0], list) else ()
+    named = {f"{schema.label}[{k}]": entry for k, entry in enumerate(entries)} or {schema.label: found}
     labels = None if release.labels is None else declared.predicted(dp.Choice(release.labels).array)
     if chosen.scores:
-        columns |= per_label("score", release.decision_function(X), schema, labels)
+        further |= per_label("score", release.decision_function(X), schema, labels)
     if chosen.probabilities:
-        columns |= per_label("probability", release.predict_proba(X), schema, labels)
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([list(columns), *zip(*columns.values(), strict=True)])
+        further |= per_label("probability", release.predict_proba(X), schema, labels)
     if chosen.out is not None or not chosen.json:
+        text, columns = io.StringIO(newline=""), {**first, **named, **further}
+        csv.writer(text, lineterminator="\n").writerows([list(columns), *zip(*columns.values(), strict=True)])
         write(text.getvalue())
     if chosen.json:
-        data: dict[str, Any] = {"label": schema.label, "predictions": columns.pop(schema.label)}
-        print(json.dumps(data | ({"columns": columns} if columns else {}), default=str))
+        rest = {"columns": first | further} if first or further else {}
+        print(json.dumps({"label": schema.label, "predictions": found, **rest}, default=str))
 
 
 def per_label(what: str, values: Any, schema: Schema, labels: Sequence[Any] | None) -> dict[str, Sequence[float]]:

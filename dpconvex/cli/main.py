@@ -132,6 +132,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--effort": option("length of the search, relative to the default", "X", float, default=1.0),
     "--runs": option("also fit each of the worst neighbours this many times", "N", int, default=0),
     "--group": option("column with levels: rates are also measured for each level", "COLUMN"),
+    "--target": option("index of the number to evaluate, from 0, of a model that predicts several", "K", int),
     "--measures": option("spend all on error, or on the deviance of counts", "A,B,...", split_words),
     "--cells": option("cut points of probabilities or scores; use finer ones for rare labels", "A,B,...", split_words),
     "--threshold": option("score threshold of the printed rates, by default 0.5", "T", float),
@@ -196,7 +197,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
   dpconvex predict model.npz new_patients.csv --out predictions.csv
   dpconvex predict model.npz new_patients.csv --id patient --probabilities"""),
     "evaluate": (
-        f"{MODEL} --epsilon! --adjacency --most --keep --group --measures --cells --threshold --roc --calibration "
+        f"{MODEL} --epsilon! --adjacency --most --keep --group --target --measures --cells --threshold --roc --calibration "
         f"--residuals --out {LEDGER} --entry",
         "evaluate a model on a table, privately", """
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl

@@ -41,13 +41,14 @@ def evaluate(chosen: argparse.Namespace) -> None:
     if chosen.group is not None:
         data, options["groups"] = grouped(schema, table, chosen.group, data)
         options["group"] = GROUP
-    options |= {"unit": whose, "measures": chosen.measures, "cells": chosen.cells}
+    options |= {"unit": whose, "measures": chosen.measures, "cells": chosen.cells, "target": chosen.target}
     number_in(0, 1).or_none.check("evaluate", **{"--threshold": chosen.threshold})
     found = dp.evaluate(declared.learner, release, data, promise, **options)
     if chosen.threshold is not None:
         found = replace(found, threshold=chosen.threshold)
     units = schema.label_bounds or found.bounds  # the schema scaled targets to between -1 and 1
-    found = replace(found, labels=tuple(schema.labels or ()), label=schema.label, bounds=units)
+    label = schema.label if chosen.target is None else f"{schema.label}[{chosen.target}]"
+    found = replace(found, labels=tuple(schema.labels or ()), label=label, bounds=units)
     measured = {"error": found.first, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}
     measured |= {"records": found.records, "private": found.private, "numbers": numbers(found)}
     measured |= {"groups": {name: numbers(own) for name, own in found.by_group().items()}} if found.groups else {}
@@ -132,6 +133,10 @@ def coefficients(chosen: argparse.Namespace) -> None:
     """Print released effects; with a table and an epsilon, charge for intervals and print them too."""
     out = None if chosen.out is None else writable(chosen.out, {"the model": chosen.model, "the table": chosen.table})
     found, release = None, dp.Release.load(chosen.model)
+    shown = next(effects(release, None), None) is not None
+    said = f"{chosen.model}: only a model of one score, linear in named columns, has effects. Pass --table for intervals of"
+    said += " all parameters, or read them in Python: dpconvex.Release.load(path).parameters."
+    require(shown or chosen.table is not None, said)
     if chosen.table is not None:
         release, declared = load_model(chosen)
         table = open_table(chosen.table)
@@ -147,8 +152,13 @@ def coefficients(chosen: argparse.Namespace) -> None:
                 found = dp.intervals(declared.learner, release, data, promise, unit=whose, **options)
             except dp.PrivacyWarning as error:
                 raise NotConverged(f"{error} Nothing was charged; --anyway releases intervals regardless.") from None
+        if out is not None:
+            found.save(out)
+    if found is not None and not shown:
+        known = [(n, v, [low, high] if high >= low else None) for n, v, _, _, low, high in found.rows()]
+        listed = [{"name": n, "estimate": v if e else None, "interval": e} for n, v, e in known]
+        return emit(chosen, {"parameters": listed, "private": found.private}, str(found))
     rows = list(effects(release, found))
-    require(rows, f"{chosen.model}: its learner must have one score, linear in named columns.")
     ends = [[low, high] if found and high >= low else None for *_, low, high in rows]
     listed = [{"name": n, "change": c, "effect": v, "interval": e} for (n, c, v, *_), e in zip(rows, ends, strict=True)]
     wide, long = (max(map(len, texts)) for texts in list(zip(*rows, strict=True))[:2])
@@ -160,8 +170,6 @@ def coefficients(chosen: argparse.Namespace) -> None:
     lines.append("intervals of 95 %" if found else remedy)
     lines += [note] if (note := missing_intercept(release)) else []
     emit(chosen, {"effects": listed, "unit": unit, "private": release.private, "note": note}, "\n".join(lines))
-    if out is not None and found is not None:
-        found.save(out)
 
 
 def report(chosen: argparse.Namespace) -> None:

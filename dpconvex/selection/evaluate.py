@@ -78,7 +78,7 @@ def evaluate(
         The fields of the features and of the label.  A label is a `Choice`, or a number in a `Box`.  Predictions use further
         fields that the template's `predict` names, with or without a default value.
     target : int, optional
-        Index of the number that is evaluated, if the label has several.
+        Index of the number that is evaluated, if the label or each prediction has several.
     cells : array_like, optional
         Public cut points of probabilities, or of scores if there are no probabilities; by default multiples of 0.1, and 0.003,
         0.015, 0.05, 0.95, 0.985 and 0.997.  For survival, of mean probabilities to survive.
@@ -166,11 +166,12 @@ def evaluate(
 
 
 def check_target(label: str, domain: Any, target: int | None, release: Release) -> None:
-    """Raise for several numbers without `target`, and for an index out of range."""
+    """Raise for several numbers without `target`, and for an index out of range; `RecordCounter` checks predictions."""
     several = domain.shape[0] if isinstance(domain, Box) and len(domain.shape) == 1 else 0
     said = f"evaluate: {label!r} has {several or 'only one or no'} numbers."
     said += f" Evaluate each by itself, by target=0 to target={several - 1}." if several else " Leave target out."
-    fits = is_whole(target, 0) and int(target or 0) < several
+    number = isinstance(domain, Box) and domain.shape == ()
+    fits = is_whole(target, 0) and (number or int(target or 0) < several)
     require(fits if target is not None else not several or says_survival(domain, release), said)
 
 

@@ -46,7 +46,7 @@ class RecordCounter:
     cuts: tuple[float, ...] | None = None  # None: the default of the kind of cells
     group: str | None = None
     centre: float | None = 0.5  # as in `Cells`
-    target: int | None = None  # index of the label among several numbers
+    target: int | None = None  # index among several numbers of the label, of each prediction, or of both
 
     def check(self, caller: str, strict: bool = True) -> None:
         """Raise, before any charge, if labels and predictions cannot be compared, by predictions for two public records."""
@@ -77,19 +77,28 @@ class RecordCounter:
         rows = {field: middle(fields[field]) for field in self.columns}
         try:
             with np.errstate(all="ignore"):
-                shape = np.shape(self.applied("predict", rows))
-                given = (self.likelihoods if self.cells.likelihood else self.predicted)(rows).shape
+                shape = np.shape(self.release.applied("predict", rows[self.features], rows))
+                one = self.likelihoods if self.cells.likelihood else self.predicted
+                given = one(rows).shape if self.target is None else (2,)
         except Exception as error:
             if not strict and not isinstance(error, DPConvexError):  # the parameters of a trial release are zeros
                 return
             known = f"{self.features!r} in {fields[self.features]!r:.80}"
             raise TemplateError(f"{caller}: the release does not predict for {known}: {error}") from error
+        self.check_several(caller, shape)
         several = (2, self.cells.labels)
         what = f"{several[1]} probabilities to survive" if self.survives else "one value"
         said = f"{caller}: predict must return {what} for each record, not shape {shape} for 2."
-        require(shape == (several if self.survives else (2,)), said)
+        require(self.target is not None or shape == (several if self.survives else (2,)), said)
         wanted = several if self.cells.likelihood else (2,)
         require(given == wanted, f"{caller}: scores or probabilities have shape {given} for 2 records, not {wanted}.")
+
+    def check_several(self, caller: str, shape: tuple[int, ...]) -> None:
+        """Raise if predictions of this shape have several numbers without `target`, or fewer than it says."""
+        several = shape[1] if len(shape) == 2 and not self.survives else 0
+        said = f"{caller}: predict returns {several or 'one'} number{'s' * (several != 1)} for each record."
+        said += f" Evaluate each by itself, by target=0 to target={several - 1}." if several else " Leave target out."
+        require(not several if self.target is None else self.target < several, said)
 
     @property
     def scales_counts(self) -> bool:
@@ -105,9 +114,11 @@ class RecordCounter:
 
     @cached_property
     def domain(self) -> Any:
-        """The domain of the label, or of its entry `target`."""
+        """The domain of the label, or of its entry `target` if it has several."""
         known: Any = self.record.fields[self.label]
-        return known if self.target is None else Box(known.lower[self.target], known.upper[self.target])
+        return (
+            known if self.target is None or not known.shape else Box(known.lower[self.target], known.upper[self.target])
+        )
 
     @cached_property
     def cells(self) -> Cells:
@@ -182,7 +193,7 @@ class RecordCounter:
         if isinstance(domain, Choice):
             return [{self._of_label(name, row, domain.values, truth, found): steps} for name in self.cells.tables]
         if self.cells.kind == "numbers":
-            one = truth if self.target is None else truth[self.target]
+            one = truth[self.target] if np.ndim(truth) else truth
             return self._of_number(domain, float(one), steps, number_of(found))
         # Row: the interval of the event, or the number of survived intervals.  Column: the predicted probability to survive.
         died, score = np.flatnonzero(truth > 0), number_of(found)

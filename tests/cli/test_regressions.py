@@ -1,4 +1,6 @@
-"""The command line: a model of numbers, from the fit to its evaluation."""
+"""The command line: models of one number and of several, from the fit to its evaluation."""
+
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -25,3 +27,22 @@ def test_a_regression_is_fitted_and_predicts_in_its_own_units(run):
     assert dp.Release.load("model.npz").source[1]["width"] == usual["width"]
     assert "the schema declares label_bounds; declare labels" in run(f"fit logistic_regression {fit}").err
     assert "targets to between -1 and 1; fit it in Python" in run(f"fit negative_binomial_regression {fit}").err
+
+
+def test_models_of_several_numbers_can_be_read(run):
+    """Intervals of a softmax regression were paid for, and neither printed nor saved."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.uniform(0, 100, 20_000), "y": rng.choice(["p", "q", "r"], 20_000)})
+    table.assign(load=table["a"] / 100).to_csv("several.csv", index=False)
+    Path("class.toml").write_text(
+        'label = "y"\nlabels = ["p", "q", "r"]\nignore = ["load"]\n[features]\na = [0, 100]\n'
+    )
+    Path("load.toml").write_text('label = "load"\nlabel_bounds = [0, 10]\nignore = ["y"]\n[features]\na = [0, 100]\n')
+    promise = "--epsilon 9 --delta 1e-6 --seed 1"
+    run(f"fit softmax_regression several.csv --schema class.toml {promise} --out model.npz")
+    assert "Pass --table" in run("coefficients model.npz", ends=2).err
+    found = run(f"coefficients model.npz --table several.csv {promise} --json --out found.json", ends=0).json
+    assert [row["name"] for row in found["parameters"]] == list(dp.Coefficients.load("found.json").names)
+    run(f"fit quantile_fan several.csv --schema load.toml {promise} --out model.npz")
+    assert run("predict model.npz several.csv").out.startswith("load[0],load[1],load[2]\n")
+    assert "of load[1] between" in run("evaluate model.npz several.csv --epsilon 9 --target 1").out

@@ -204,6 +204,30 @@ def test_one_of_several_targets_is_evaluated():
     assert budget.entries == ()
 
 
+def test_one_of_several_predictions_of_a_number_is_evaluated():
+    """A fan of quantiles had no way to be evaluated: with a target or without one, it was told to do the other."""
+    learner = dp.load("quantile_fan", features=2)
+    model = dp.Release({"w": [[1.0, 1.0, 1.0], [0, 0, 0]], "b": [-0.5, 0, 0.5]}, not_private_because="a test")
+    x = dp.Ball(2).project(np.random.default_rng(0).normal(size=(2000, 2))) * 0.4
+    data, budget = {"x": x, "y": x[:, 0]}, dp.Budget(dp.Privacy(50.0))
+    found = [dp.evaluate(learner, model, data, dp.Privacy(50.0), target=k, seed=1) for k in (0, 1)]
+    assert [one.label for one in found] == ["y[0]", "y[1]"]
+    np.testing.assert_allclose([one.error for one in found], [0.25, 0.0], atol=0.02)
+    for target in (None, 3):
+        with pytest.raises(dp.TemplateError, match="by target=0 to target=2"):
+            dp.evaluate(learner, model, data, dp.Privacy(1.0), target=target, budget=budget)
+    with pytest.raises(dp.TemplateError, match="Leave target out"):
+        dp.evaluate(
+            dp.load("ridge_regression", features=2),
+            dp.Release({"w": [1.0, 0.0]}, not_private_because="a test"),
+            data,
+            dp.Privacy(1.0),
+            target=0,
+            budget=budget,
+        )
+    assert budget.entries == ()
+
+
 def test_a_split_keeps_people_together():
     whose = np.repeat([f"p{k}" for k in range(40)], 3)
     fitted, judged_ = dp.split(whose, 0.25, seed=1)
