@@ -33,7 +33,7 @@ def replay_file(path: str) -> Report:
                 )
             stands = FORMAT.encode() in proof[:100]
             known = stands or b"dpconvex proof" in proof
-            require(known, "the file is not a saved release, a certificate as JSON, or a proof")
+            require(known, "the file is not a saved release, a certificate by `Certificate.to_json()`, or a proof")
             certificate, proof = certificate_and_proof(proof) if stands else ({}, proof)
             report = check(proof, certificate.get("event"))
             return replace(report, trusted=(*report.trusted, *[SCHEMA] * ("learnt" in certificate)))

@@ -365,7 +365,7 @@ class Private(BaseEstimator):
     def _weights(self) -> tuple[Array, Array]:
         """Return the released weights of the original features, shape (features, ...), and the intercept, shape (...)."""
         if not self.weights:
-            raise AttributeError(f"{type(self).__name__} is not linear in the features, and has no coefficients.")
+            raise AttributeError(f"{type(self).__name__} has no coef_; read its parameters by release_.parameters.")
         release = self._released()
         released = release[self.weights]
         scale = self._intercept_scale(self.n_features_in_)

@@ -86,7 +86,7 @@ def report(
     file = None if path is None else replaceable(path)
     label = "a label" if found.schema is None else found.schema.label
     privacy, certificate = total_guarantee(found)[0], found.certificate
-    lines = [] if certificate is None else list(certificate.lines())
+    lines = [] if certificate is None or privacy is None else list(certificate.lines())
     risks = [(a, certificate.risk(a)) for a in RATES] if hasattr(certificate, "risk") and privacy else []
     page = Page(PAGE.read_text(encoding="utf-8")).substitute(
         title=escape(title or f"A model that predicts {label}"),
@@ -96,11 +96,7 @@ def report(
         judged="<p>Nobody measured it.</p>" if evaluation is None else "\n".join(evaluation_section(evaluation)),
         meaning="Nothing is claimed." if privacy is None else escape(f"{meaning_text(privacy)}.".capitalize()),
         unit=escape((privacy and privacy.unit) or "person"),
-        risks=table(
-            ["wrongly suspected, of those who are not in the data", "found at most, of those who are"],
-            [(f"{100 * a:g} of 100", f"{upward(100 * (1 - missed), 3)} of 100") for a, missed in risks],
-        ),
-        declared=table(["", ""], [line for line in lines if line[0] in UNIT_LINE]),
+        claimed="" if privacy is None else claims(privacy, risks, lines),
         size=f"The number of records is {'public' if privacy is None or privacy.adjacency == 'replace-one' else 'protected'}.",
         spent="<p>No ledger was given.</p>" if budget is None else budget_section(budget, found),
         digest=hashlib.sha256(found.to_bytes()).hexdigest(),
@@ -153,6 +149,18 @@ def statement(
     if privacy.adjacency == "replace-one":
         said.append("The number of records is taken as public.")
     return f'<div class="board"><p><b>For the ethics board.</b> {escape(" ".join(said))}</p></div>'
+
+
+def claims(privacy: Privacy, risks: Sequence[tuple[float, float]], lines: Sequence[tuple[str, str]]) -> str:
+    """Return what an attacker finds at most, and whom the guarantee protects."""
+    unit, head = escape(privacy.unit or "person"), ["wrongly suspected, of those who are not in the data"]
+    found = [(f"{100 * a:g} of 100", f"{upward(100 * (1 - missed), 3)} of 100") for a, missed in risks]
+    asked = (
+        f"Suppose somebody tries to tell from the model whether one {unit} is in the data, with all the skill there is:"
+    )
+    parts = [f"<p>{asked}</p>", table([*head, "found at most, of those who are"], found)] if risks else []
+    parts.append(f"<p><b>Protected</b> are the records of one {unit}, as declared:</p>")
+    return "\n".join([*parts, table(["", ""], [line for line in lines if line[0] in UNIT_LINE])])
 
 
 def protected(privacy: Privacy) -> str:

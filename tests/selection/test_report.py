@@ -150,8 +150,10 @@ def test_a_ledger_without_the_release_is_not_called_that_of_these_people():
 
 
 def test_what_is_not_private_is_said_first():
-    seeded = dp.Release({"w": [1.0]}, not_private_because="drawn with a seed")
-    assert "Not private: drawn with a seed. Do not publish this model." in read(dp.report(seeded))
+    seeded = dp.Release({"w": [1.0, 2, 3]}, CERTIFICATE, schema=SCHEMA, not_private_because="drawn with a seed")
+    said = read(dp.report(seeded))
+    assert "Not private: drawn with a seed. Do not publish this model." in said
+    assert not {"Protected", "guarantee"} & set(said)  # as its certificate says of a fit without a seed
     texts = read(dp.report(RELEASE, evaluation(spent=None)))
     assert any(text.startswith("This evaluation is not private") for text in texts)
     assert not any("measured privately" in text for text in texts)
