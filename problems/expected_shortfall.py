@@ -26,7 +26,8 @@ def template(
     smoothed with the Huber hinge.
 
     Few records have the longest slopes, so adaptive steps, the default with a delta, end farther from the minimiser than
-    ``dp.ObjectivePerturbation()`` by name does, unless the bounds of targets or features are far too wide.
+    ``dp.ObjectivePerturbation("gaussian")`` by name does.  If targets lie far from the middle of their bounds, steps end much
+    too near to the middle.
 
     Parameters
     ----------
