@@ -12,12 +12,12 @@ from typing import Any, Self
 from dpconvex.accounting import file_ledger
 from dpconvex.accounting.composition import Amount, Basic, Entry, Total, rule_of, tail_counts, tails_delta, totals
 from dpconvex.accounting.database_ledger import DatabaseLedger, is_address
-from dpconvex.accounting.events import Approximate, Event, Gaussian, Tail, event_of
+from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Tail, event_of
 from dpconvex.accounting.file_ledger import FileLedger
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
 from dpconvex.model.privacy import Privacy, text
-from dpconvex.noise.gaussian import gaussian_delta, grid_loss
+from dpconvex.noise.gaussian import GRID_LOSS, gaussian_delta, grid_loss
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arguments import instance, recast, require
 from dpconvex.util.markup import downward, html_table, paragraph, progress_bar, upward
@@ -327,8 +327,8 @@ def charge_schema(budget: Budget | None, learnt: Learnt | None) -> None:
     """Check the recorded costs of a learnt schema, and charge each one that is not in the ledger yet."""
     for one in learnt.costs if learnt else ():
         promise, event = schema_cost(one)
-        known = budget.entries if isinstance(budget, Budget) else ()
-        if budget is not None and (one.entry, event) not in {(item.label, item.event) for item in known}:
+        known = [item for item in budget.entries if item.label == one.entry] if isinstance(budget, Budget) else ()
+        if budget is not None and event not in [item.event and with_rare_levels(item.event) for item in known]:
             budget.spend(promise, one.entry, event)
 
 
@@ -344,7 +344,17 @@ def schema_cost(learnt: Learnt) -> tuple[Privacy, Event]:
     if not (most and 0.999 * promise.delta <= spent <= promise.delta * (1 + TAIL_SLACK)):
         other = "more" if spent > promise.delta else "less"
         raise TemplateError(f"the schema states a cost of {promise}, its event costs {other}; learn the schema again.")
-    return promise, event
+    return promise, with_rare_levels(event)
+
+
+def with_rare_levels(event: Event) -> Event:
+    """Return a schema's event with rare levels as (0, p)-private: files of earlier versions have failures, too few for groups."""
+    return Composition(
+        tuple(
+            Approximate(0.0, leaf.probability) if isinstance(leaf, Tail) and leaf.probability > GRID_LOSS else leaf
+            for leaf in event.leaves()
+        )
+    )
 
 
 def amount_text(amount: Amount | Privacy, number: Callable[[float], str] = text) -> str:

@@ -1,6 +1,7 @@
 """Learnt schemas: what the counts tell of one person, what is refused, and that no value of a table makes them fail."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -173,3 +174,18 @@ def test_numbers_beyond_any_use_are_zeros_or_the_largest(scale):
     assert ("x" in schema.features) == (scale > 1)
     found = np.unique(schema.encode(table)[0][:, 0]) if scale > 1 else np.zeros(3)
     assert len(found) == 3 or scale < 1
+
+
+def test_a_file_of_an_earlier_version_counts_rare_levels_in_groups_and_once_in_its_ledger():
+    """Events had a failure of probability p for rare levels, which adds up to too little for groups of people."""
+    schema = dp.learn_schema(table_of(4000), PRIVACY, label="ward")
+    *most, rare = schema.learnt.event["parts"]
+    failure = {"kind": "tail", "probability": rare["delta"] / (1 + math.exp(PRIVACY.epsilon))}
+    earlier = replace(schema.learnt, event={"kind": "composition", "parts": [*most, failure]})
+    X, y = replace(schema, learnt=earlier).encode(table_of(4000))
+    budget = dp.Budget(dp.Privacy(3.0, 1e-5))
+    budget.spend(PRIVACY, earlier.entry, event_of(earlier.event))
+    model = dp.SoftmaxRegression(epsilon=1.0, delta=1e-6, classes=schema.labels, budget=budget).fit(X, y)
+    assert len(budget.entries) == 2
+    group = model.release_.certificate.whole[1].of_group(4)
+    assert sum(part.delta for part in group.leaves() if isinstance(part, Approximate)) > 10 * failure["probability"]
