@@ -35,6 +35,10 @@ WIDENING = 50.0
 # The step: movement of a score by the noise of all steps; more movement for each direction per record and unit of the level;
 # fraction of the curvature at 0 that damps noise; longest step, next to Newton's at the largest curvature.
 MOVED, NOISY, CURVED, MAX_STEP = 0.6, 15.0, 0.1, 12.0
+# Rows are clipped at their root mean square leverage, which biases rare levels. Many records allow longer rows: records times
+# level per direction and column from which they do, the largest factor, the number of factors tried, and the least step with
+# one, next to Newton's at the curvature at 0.
+WHOLE_ROWS, LONGEST_ROWS, FACTORS, LEAST_STEP = 50.0, 4.0, 9, 3.0
 # NOISY, AVERAGED and WIDENING for shared parameters; curvature that damps noise if effects are weak, next to that at 0.
 SHARED, WEAK = (3.0, 0.5, 20.0), 0.25
 # Least length that shrinkage leaves of steps; harmless noise of scores, next to slope and curvature; how fast the constants of
@@ -127,14 +131,20 @@ class ClassDescent:
         part *= wider * math.sqrt(queries.privacy.most) * (BOUND if bound else 1.0)
         widest = math.sqrt(queries.rows.squared_norm(queries.scores.radius)) * queries.rows.grid
         longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
-        self.clip, self.unit = part * public.slope, min(math.sqrt(metric.effective_dim / fit.size), longest)
-        self.noise = self.unit * queries.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
-        step = MAX_STEP / max(wider * public.smoothness, public.lipschitz**2 / 4)
-        moved = MOVED * (1 + noisy / self.many)
-        for _ in range(32):  # Curvature damps noise, and damps more noise for longer steps
-            left = metric.signal / (1 + 2 * CURVED * self.rounds * public.curvature * step * metric.signal)
-            step = min(step, moved / max(self.noise * math.sqrt(float(left.sum()) / fit.size), 1e-300))
-        self.step = step
+        usual, most = (
+            math.sqrt(metric.effective_dim / fit.size),
+            MAX_STEP / max(wider * public.smoothness, public.lipschitz**2 / 4),
+        )
+        self.clip, moved = part * public.slope, MOVED * (1 + noisy / self.many)
+        longer = min(max(math.sqrt(self.many / (WHOLE_ROWS * self.columns)), 1.0), LONGEST_ROWS)
+        for factor in np.geomspace(longer, 1.0, FACTORS).tolist():
+            self.unit, self.step = min(factor * usual, longest), most
+            self.noise = self.unit * queries.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
+            for _ in range(32):  # Curvature damps noise, and damps more noise for longer steps
+                left = metric.signal / (1 + 2 * CURVED * self.rounds * public.curvature * self.step * metric.signal)
+                self.step = min(self.step, moved / max(self.noise * math.sqrt(float(left.sum()) / fit.size), 1e-300))
+            if self.step * public.curvature >= LEAST_STEP:
+                break
 
     def _relative_clip(self) -> float:
         """Return the clip divided by the largest slope; a stiff regularizer widens it."""
