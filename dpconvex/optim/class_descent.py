@@ -39,6 +39,9 @@ MOVED, NOISY, CURVED, MAX_STEP = 0.6, 15.0, 0.1, 12.0
 # level per direction and column from which they do, the largest factor, the number of factors tried, and the least step with
 # one, next to Newton's at the curvature at 0.
 WHOLE_ROWS, LONGEST_ROWS, FACTORS, LEAST_STEP = 50.0, 4.0, 9, 3.0
+# The first steps are at most so long, next to Newton's at 0: longer ones put rare labels so far away that little curvature is
+# left to return by.
+FIRST_STEPS, FIRST_STEP = 12, 2.0
 # NOISY, AVERAGED and WIDENING for shared parameters; curvature that damps noise if effects are weak, next to that at 0.
 SHARED, WEAK = (3.0, 0.5, 20.0), 0.25
 # Least length that shrinkage leaves of steps; harmless noise of scores, next to slope and curvature; how fast the constants of
@@ -131,10 +134,8 @@ class ClassDescent:
         part *= wider * math.sqrt(queries.privacy.most) * (BOUND if bound else 1.0)
         widest = math.sqrt(queries.rows.squared_norm(queries.scores.radius)) * queries.rows.grid
         longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
-        usual, most = (
-            math.sqrt(metric.effective_dim / fit.size),
-            MAX_STEP / max(wider * public.smoothness, public.lipschitz**2 / 4),
-        )
+        usual = math.sqrt(metric.effective_dim / fit.size)
+        most = MAX_STEP / max(wider * public.smoothness, public.lipschitz**2 / 4)
         self.clip, moved = part * public.slope, MOVED * (1 + noisy / self.many)
         longer = min(max(math.sqrt(self.many / (WHOLE_ROWS * self.columns)), 1.0), LONGEST_ROWS)
         for factor in np.geomspace(longer, 1.0, FACTORS).tolist():
@@ -166,12 +167,14 @@ class ClassDescent:
             place = weights @ self.point / (self.metric.signal @ constant**2)
             heard = float(np.linalg.norm(mean)) * noise / math.sqrt(self.rounds)
             self.shares.learn(place * self.queries.constant, mean @ gradient, heard, self.clip)
-        step = self.implicit.direction(self.point, gradient, self.step_factor * self.step)
+        longest = FIRST_STEP / self.public.curvature if t < FIRST_STEPS else math.inf
+        size = self.step_factor * min(self.step, longest)
+        step = self.implicit.direction(self.point, gradient, size)
         back, far = -float((step * self.last).sum()), float(np.linalg.norm(self.last))
         if back > far * max(REVERSAL * far, REVERSAL_NOISE * noise / math.sqrt(self.rounds)):
-            self.step_factor /= 2
-            step = self.implicit.direction(self.point, gradient, self.step_factor * self.step)
-        self.point, self.last = self.point + self.step_factor * self.step * step, step
+            self.step_factor, size = self.step_factor / 2, size / 2
+            step = self.implicit.direction(self.point, gradient, size)
+        self.point, self.last = self.point + size * step, step
         averaged = math.ceil(self.averaged_part * self.rounds)
         weight = (t >= self.rounds - averaged) / averaged
         self.average += self.point * weight

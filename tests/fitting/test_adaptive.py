@@ -232,3 +232,17 @@ def test_directions_that_most_records_hardly_curve_have_intervals():
     data = {"x": np.eye(8)[g], "t": np.where(g < 2, 1.0, 0.05), "y": 0.3 * (g % 2) + 0.2 * rng.uniform(-1, 1, 4000)}
     found = dp.intervals(template, None, data, dp.Privacy(4.0, 1e-5), seed=0)
     assert found.undetermined == ()
+
+
+def test_rare_labels_of_levels_converge_to_the_minimiser_as_records_grow():
+    rng, shares = np.random.default_rng(4), np.array([12.0, 6.0, 4.0, 3.0]) / 25
+    level = rng.choice(4, 30_000, p=shares)
+    y = (rng.random(len(level)) < np.array([0.74, 0.01, 0.05, 0.36])[level]).astype(int)
+    x = np.eye(4)[level]
+    found = dp.LogisticRegression(epsilon=5.0, delta=1e-5, seed=0).fit(x, y).predict_proba(x)[:, 1]
+    best = (np.bincount(level, y) / np.bincount(level))[level]
+
+    def loss(chance):
+        return -np.mean(np.log(np.where(y, chance, 1 - chance)))
+
+    assert loss(found) - loss(best) < 0.002 * (loss(y.mean()) - loss(best))
