@@ -57,9 +57,12 @@ def truncate_rows(fit: Fit) -> float:
 
 
 def fit_metrics(
-    fit: Fit, begin: Array, spent: float, starts: bool
+    fit: Fit, begin: Array, spent: float, starts: bool, again: bool
 ) -> tuple[Metric, Array, float, float, float, ConstantStart | None]:
-    """Return the metric, the matrix for rows, the number of records, the remaining share, the clipped factor, the constant."""
+    """Return the metric, the matrix for rows, the number of records, the remaining share, the clipped factor, the constant.
+
+    If steps run `again`, rows are weighted by the curvature at `begin`, and no constant is searched for.
+    """
     queries, public, size = fit.queries, fit.public, fit.size
     most = size * fit.level / (DIRECTIONS * float(np.trace(queries.scores.table_projection)))
     alone = fit.has_few or (queries.scores.is_shared and public.has_no_curvature)  # Roots at 0 would be noise
@@ -76,20 +79,26 @@ def fit_metrics(
         # The sum of its squares is a noisy number of records: it replaces a nominal number that cannot be right.
         wide = 4 * deviation
         number = counted if abs(counted - size) > wide and counted > wide else size
-    searched = queries.constant and (starts if queries.scores.shape[1] == 1 else public.vanishes)
+    searched = queries.constant and (starts if queries.scores.shape[1] == 1 else public.vanishes and not again)
     start = estimate_constant(fit, number, begin, left - SECOND * (not alone)) if searched else None
     turn = queries.set_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start
     second, longest = fit.level_of(SECOND), LEVERAGE_CUT * math.sqrt(rough.effective_dim / number)
-    if queries.scores.is_shared:  # Rows of one record are weighted by its Hessian
+    weighted = queries.scores.is_shared or again
+    if weighted:  # Rows of one record are weighted by its Hessian
         bent = MAX_RISE * public.curvature
-        fine = queries.vectors(np.zeros(queries.scores.shape), "roots", longest * math.sqrt(bent), second) / bent
+        fine = (
+            queries.vectors(
+                begin if again else np.zeros(queries.scores.shape), "roots", longest * math.sqrt(bent), second
+            )
+            / bent
+        )
         moved = queries.count_sensitivity(math.sqrt(2))
     else:
         fine, moved = queries.second_moment_in_metric(longest, second), queries.sum_sensitivity(1.0, math.sqrt(2))
     edge = math.sqrt(2 * queries.rows.count) * moved * longest**2 / second  # Edge of the noise
     cut = max(float(rough.signal.sum()) / max(float(np.trace(fine)), edge), 1.0)
-    scale, cut = (cut, 1.0) if queries.scores.is_shared else (1.0, cut)
+    scale, cut = (cut, 1.0) if weighted else (1.0, cut)
     metric = Metric.of(fine * scale, edge * scale, SECOND_EDGE, most)
     return metric, queries.set_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start
