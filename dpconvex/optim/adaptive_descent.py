@@ -68,12 +68,13 @@ def descend_adaptively(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     """Return the last point, in coordinates, shape (dim,), and how far noise moved the table's columns."""
     start, late = fit.public.start_table, form if ridge_of(form) is None else None
     pulled = pulls_away_from_zero(form) or start is not None
-    begin, scores, again = 0.0 if start is None else start, fit.queries.scores, False
-    each = fit.queries.sensitivity * fit.queries.rows.count * float(np.trace(scores.table_projection))
-    many = fit.rounds is None and fit.size * fit.level >= TWICE * each
+    begin, again = 0.0 if start is None else start, None
+    each, simple = fit.queries.sensitivity * fit.queries.rows.count, fit.queries.scores.shape[1] == 1 and late is None
+    many = simple and fit.rounds is None and fit.size * fit.level >= TWICE * each
     if many and fit.public.of_steps.curvature_varies and not pulled:
-        fit, again = replace(fit, level=fit.level_of(0.5)), True
-        begin = AdaptiveDescent(fit, begin, late=late).run().table * fit.queries.units
+        fit = replace(fit, level=fit.level_of(0.5))
+        again = AdaptiveDescent(fit, begin)
+        begin = again.run().table * fit.queries.units
     steps = AdaptiveDescent(fit, begin, form if pulled else None, late, again)
     table, hessian, noise, _, pull = steps.run()
     return fit.queries.parameters(table) if pulled else regularize(fit, form, table, hessian, pull), noise
@@ -92,7 +93,7 @@ class AdaptiveDescent:
         begin: Array | float = 0.0,
         form: LossForm | None = None,
         late: LossForm | None = None,
-        again: bool = False,
+        again: "AdaptiveDescent | None" = None,
     ) -> None:
         self.fit = fit = replace(fit, public=fit.public.of_steps)
         self.queries, self.public, scores = fit.queries, fit.public, fit.queries.scores
@@ -103,7 +104,8 @@ class AdaptiveDescent:
         losses_by_label = not again and scores.is_shared and fit.public.start_table is None and fit.public.of_labels
         if losses_by_label:
             begin, spent = shared_constants(fit, losses_by_label)
-        found = fit_metrics(fit, begin, spent, form is None and not again, again)
+        self.again = again
+        found = fit_metrics(fit, begin, spent, form is None and not again, bool(again))
         self.metric, self.matrix, self.num_records, left, self.truncation, self.start = found
         self.inverse = np.asarray(np.linalg.inv(self.matrix), dtype=float)
         self.form = None if form is None else scale_public_terms(form, self.num_records / fit.size)
@@ -143,7 +145,9 @@ class AdaptiveDescent:
         edges, signed = fit.histogram_edges(math.inf), len(queries.scores.projection) == 1
         lengths = LengthHistograms(edges, 0.0, fit.people(self.num_records), signed, self.public.unbalanced_slopes)
         deviation = queries.deviation_of_counts(self.histogram_level)
-        self.lengths = replace(start.lengths if start else lengths, deviation=deviation)
+        if before := start or self.again:
+            lengths = before.lengths
+        self.lengths: LengthHistograms = replace(lengths, deviation=deviation)
         # If noise hides all lengths of slopes, clips may be far too long, and steps of squares, too.
         self.is_blind = self.lengths.are_hidden and self.columns == 1 and not self.public.curvature_varies
         self.fits_length &= not self.is_blind  # Otherwise its level goes to the steps
@@ -155,7 +159,8 @@ class AdaptiveDescent:
     def _set_start(self, begin: Array, by_labels: bool) -> None:
         """Set the first point, clip and curvature, and the rate of full steps."""
         queries, public, start = self.queries, self.public, self.start
-        self.clip, balances = FIRST_CLIP * public.slope, bool(start and start.lengths.longest)
+        self.clip: float = self.again.clip if self.again else FIRST_CLIP * public.slope
+        balances = bool(start and start.lengths.longest)
         self.curvature = public.smoothness if public.vanishes else public.curvature
         self.full_rate = VARYING_RATE if public.curvature_varies else RATE
         if balances:
