@@ -44,7 +44,7 @@ LEAST_CLIP = 0.5
 # next to the point's length, at which they reduce noise themselves; and the largest weight of the steps' noise then.
 FEW_HELD, BINDING, BINDING_NOISE = 12.0, 0.01, 0.25
 # Records for each direction, column and unit of the level from which steps run twice: then in the curvature where they ended.
-TWICE = 200.0
+TWICE = 2000.0
 # Without a constant (which shows the spread of scores), curvature at kinks is a difference of slopes farther apart, since noise
 # hides less of it: factor next to the noise of one, and the largest factor; then the same if the first step goes to the middle.
 WIDER_DIFFERENCES = ((40.0, 3.0), (140.0, 25.0))
