@@ -26,7 +26,7 @@ LEFT_OUT = words(
     "mechanisms/plans.py fitting/usual_steps.py mechanisms/added_quadratic.py optim/quasi_newton.py "
     "optim/proximal_newton.py optim/hessian_models.py sets/barrier.py model/template.py "
     "sums/translation.py accounting/budget.py accounting/file_ledger.py errors.py checker/ fitting/proof.py util/markup.py "
-    "certificates/text.py fitting/few_records.py __init__.py selection/evaluate.py selection/evaluation.py selection/measures.py"
+    "certificates/text.py fitting/fit_warnings.py __init__.py selection/evaluate.py selection/evaluation.py selection/measures.py"
 )
 # Adaptive steps get sums with noise through one door.  Any function of one record and of public numbers may be summed: files that
 # read the loss, and what they and the steps call, are public.  What computes slopes, record by record, is counted.

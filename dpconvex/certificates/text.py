@@ -28,7 +28,7 @@ COMPARED = (
 )
 # First words of an assumption about public arrays, of one about a user's own atom, and of advice about a privacy unit and about
 # few records.
-PUBLIC, DECLARED, UNIT_COST, FEW = "Taken as public: ", "The atom ", "Noise for a ", "Few records: "
+PUBLIC, DECLARED, UNIT_COST, FEW_RECORDS = "Taken as public: ", "The atom ", "Noise for a ", "Few records: "
 # The quantity that receives the noise, by `perturbed`; nothing is printed for an objective.
 ON = {"output": " (on the parameters)", "gradients": " (at every step)", "statistics": " (on the statistics)"}
 
@@ -245,7 +245,7 @@ class CertificateText(Printed):
         a_person = "each person has one record" if self.privacy.unit is None else f"{whose}, by the identifiers given"
         own += "; nothing about the loss: the guarantee holds for any loss" * (self.perturbed == "queries")
         yield "assumed", f"{a_person}; nobody observes how long a fit takes, or whether it failed{runs}{own}"
-        yield "expected error", ". ".join([self.error, *(fact for fact in self.advice if fact.startswith(FEW))])
+        yield "expected error", ". ".join([self.error, *(fact for fact in self.advice if fact.startswith(FEW_RECORDS))])
         said = "explain() prints it; check() replays it independently, or says what it cannot replay"
         yield "proof", "of the fit alone; " * bool(columns) + (self.replayed or said)
 

@@ -11,7 +11,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.text import UNIT_COST
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
-from dpconvex.fitting.few_records import constant_value, few_records
+from dpconvex.fitting.fit_warnings import constant_value, few_records
 from dpconvex.fitting.proof import proof_of
 from dpconvex.fitting.usual_steps import steps_are_default
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from dpconvex.certificates.certificate import Certificate, QueriesCertificate
-from dpconvex.certificates.text import FEW as MARK
+from dpconvex.certificates.text import FEW_RECORDS
 from dpconvex.errors import shorten
 from dpconvex.fitting.adaptive import own_form
 from dpconvex.noise.gaussian import gaussian_level
@@ -47,7 +47,7 @@ def few_records(form: LossForm, certificate: Certificate, fits: bool = True) -> 
     symbols += f" / {privacy.most}" * (privacy.most > 1)
     why = f"{symbols} is {found:.2g} (docs/choosing.md). Below {FEW:g}, answers are often no better than a constant's"
     helps = "More records, a larger epsilon or fewer features help."
-    return f"{MARK}{size} for {of}: {why}. {told.capitalize() * (share < SMALL_SHARE)}{helps}"
+    return f"{FEW_RECORDS}{size} for {of}: {why}. {told.capitalize() * (share < SMALL_SHARE)}{helps}"
 
 
 def informative_share(form: LossForm) -> float:
