@@ -182,8 +182,9 @@ class Release(Released, Mapping[str, Array]):
         check_aligned({"x": x, **fields})
         further = {field: self._column(field, values) for field, values in fields.items()}
         first = next((one.name for one in arguments_of(function)), "")
-        features: Any = self._column(first, x) if first in (self.choices or {}) else finite_numbers("x", x)
-        if self.schema is not None and not sp.issparse(features) and first not in (self.choices or {}):
+        is_level = first in (self.choices or {})
+        features: Any = self._column(first, x) if is_level else finite_numbers("x", x)
+        if self.schema is not None and not sp.issparse(features) and not is_level:
             made = abs(features).max(initial=0) <= self.schema.radius + RECORD_TOLERANCE
             require(made, f"{name}: {RAW}", DomainError)  # features of numeric columns have the names of the columns
         if further:

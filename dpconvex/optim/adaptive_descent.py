@@ -43,7 +43,8 @@ LEAST_CLIP = 0.5
 # Records for each direction and unit of the level below which constraints hold steps of targets; the least movement by them,
 # next to the point's length, at which they reduce noise themselves; and the largest weight of the steps' noise then.
 FEW_HELD, BINDING, BINDING_NOISE = 12.0, 0.01, 0.25
-# Records for each direction, column and unit of the level from which steps run twice: then in the curvature where they ended.
+# Records for each feature and unit of the level, next to the sensitivity, from which steps run twice: then in the curvature
+# where they ended.
 TWICE = 2000.0
 # Without a constant (which shows the spread of scores), curvature at kinks is a difference of slopes farther apart, since noise
 # hides less of it: factor next to the noise of one, and the largest factor; then the same if the first step goes to the middle.
@@ -69,9 +70,9 @@ def descend_adaptively(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     start, late = fit.public.start_table, form if ridge_of(form) is None else None
     pulled = pulls_away_from_zero(form) or start is not None
     begin, again = 0.0 if start is None else start, None
-    each, simple = fit.queries.sensitivity * fit.queries.rows.count, fit.queries.scores.shape[1] == 1 and late is None
-    many = simple and fit.rounds is None and fit.size * fit.level >= TWICE * each
-    if many and fit.public.of_steps.curvature_varies and not pulled:
+    simple = fit.queries.scores.shape[1] == 1 and late is None and fit.rounds is None and not pulled
+    many = fit.records_each >= TWICE * fit.queries.sensitivity
+    if simple and many and fit.public.of_steps.curvature_varies:
         fit = replace(fit, level=fit.level_of(0.5))
         again = AdaptiveDescent(fit, begin)
         begin = again.run().table * fit.queries.units
@@ -211,13 +212,13 @@ class AdaptiveDescent:
         else:
             self.point = here - rate / self.curvature * gradient
         if self.form is not None:
-            self.point, _ = self._proximal_step(self.form, self.curvature / rate)
+            self.point, _ = self._proximal_step(self.point, self.form, self.curvature / rate)
             # The regularizer and K cancel most of a gradient
             self.slowdown *= SLOWDOWN if is_opposed(self.point - here, self.last_step) else 1.0
             self.last_step = self.point - here
         elif self.late is not None and (self.constrained or t >= self.rounds // 2):
             free = self.point
-            self.point, self.pull = self._proximal_step(self.late, self.curvature / rate)
+            self.point, self.pull = self._proximal_step(free, self.late, self.curvature / rate)
             moved = float(np.linalg.norm(self.point - free))
             self.binds |= self.constrained and moved > BINDING * float(np.linalg.norm(free))
         self.contraction *= abs(1 - rate * self.unclipped)
@@ -281,9 +282,9 @@ class AdaptiveDescent:
         """Return the root mean square of the scores at a point."""
         return math.sqrt(float((self.metric.signal[:, None] * point**2).sum()) / self.num_records)
 
-    def _proximal_step(self, form: LossForm, curvature: float) -> tuple[Array, Array | None]:
+    def _proximal_step(self, point: Array, form: LossForm, curvature: float) -> tuple[Array, Array | None]:
         """Return the point after a proximal step, and the gradient of regularizer and K; the old point and None on failure."""
-        scores, units, point = self.queries.scores, self.queries.units, self.point
+        scores, units = self.queries.scores, self.queries.units
         with suppress(NotConverged):
             hessian = curvature * self.inverse @ self.inverse.T
             table = scores.table(regularize(self.fit, form, self.matrix.T @ point, hessian)) / units
@@ -318,9 +319,9 @@ class AdaptiveDescent:
         """Return the weight of the steps' noise: K removes some, and all if it holds the point at its border."""
         if self.late is None or not self.binds:
             return 1.0
-        whole, self.point = self.point, self.point + self._moving(self.point)
-        twice, self.point = self._moving(self._proximal_step(self.late, self.curvature)[0]), whole
-        longer = self._spread(twice) / max(self._spread(self._moving(whole)), 1e-300)
+        moving = self._moving(self.point)
+        twice, _ = self._proximal_step(self.point + moving, self.late, self.curvature)
+        longer = self._spread(self._moving(twice)) / max(self._spread(moving), 1e-300)
         return BINDING_NOISE * max(min(longer, 2.0) ** 2 - 1, 0.0) / 3  # The square alone may overflow
 
     def _growth(self, moving: Array, spread: float) -> float:

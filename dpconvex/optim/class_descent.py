@@ -139,13 +139,19 @@ class ClassDescent:
         self.clip, moved = part * public.slope, MOVED * (1 + noisy / self.many)
         longer = min(max(math.sqrt(self.many / (WHOLE_ROWS * self.columns)), 1.0), LONGEST_ROWS)
         for factor in np.geomspace(longer, 1.0, FACTORS).tolist():
-            self.unit, self.step = min(factor * usual, longest), most
+            self.unit = min(factor * usual, longest)
             self.noise = self.unit * queries.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
-            for _ in range(32):  # Curvature damps noise, and damps more noise for longer steps
-                left = metric.signal / (1 + 2 * CURVED * self.rounds * public.curvature * self.step * metric.signal)
-                self.step = min(self.step, moved / max(self.noise * math.sqrt(float(left.sum()) / fit.size), 1e-300))
+            self.step = self._quiet_step(most, moved)
             if self.step * public.curvature >= LEAST_STEP:
                 break
+
+    def _quiet_step(self, step: float, moved: float) -> float:
+        """Return the longest step, up to `step`, with which the noise of all steps moves scores by at most `moved`."""
+        public, signal = self.fit.public, self.metric.signal
+        for _ in range(32):  # Curvature damps noise, and damps more noise for longer steps
+            left = signal / (1 + 2 * CURVED * self.rounds * public.curvature * step * signal)
+            step = min(step, moved / max(self.noise * math.sqrt(float(left.sum()) / self.fit.size), 1e-300))
+        return step
 
     def _relative_clip(self) -> float:
         """Return the clip divided by the largest slope; a stiff regularizer widens it."""

@@ -79,7 +79,7 @@ def fit_metrics(
         # The sum of its squares is a noisy number of records: it replaces a nominal number that cannot be right.
         wide = 4 * deviation
         number = counted if abs(counted - size) > wide and counted > wide else size
-    searched = queries.constant and (starts if queries.scores.shape[1] == 1 else public.vanishes and not again)
+    searched = queries.constant and (starts if queries.scores.shape[1] == 1 else public.vanishes)
     start = estimate_constant(fit, number, begin, left - SECOND * (not alone)) if searched else None
     turn = queries.set_metric(rough.matrix)
     if alone:

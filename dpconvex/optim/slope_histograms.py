@@ -205,13 +205,23 @@ class Fit:
 
     def people(self, number: float) -> float:
         """Return the least number of people with `number` records."""
-        return number / (1 if self.queries.people is None else self.queries.privacy.most)
+        return number / self.most
 
     def histogram_edges(self, usual: float) -> Array:
         """Return the bins' upper ends for lengths of a person's gradient, which may add up `most` slopes of one sign."""
-        return self.public.histogram_edges(usual) * (1 if self.queries.people is None else self.queries.privacy.most)
+        return self.public.histogram_edges(usual) * self.most
+
+    @property
+    def most(self) -> int:
+        """The most records of a person."""
+        return 1 if self.queries.people is None else self.queries.privacy.most
+
+    @property
+    def records_each(self) -> float:
+        """Records for each feature and unit of the level."""
+        return self.size * self.level / self.queries.rows.count
 
     @property
     def has_few(self) -> bool:
-        """Whether records are too few, for each feature and unit of the level, for a second query of the second moment."""
-        return self.size * self.level / self.queries.rows.count < FEW_RECORDS
+        """Whether records are too few for a second query of the second moment."""
+        return self.records_each < FEW_RECORDS
