@@ -36,8 +36,7 @@ class AdaptiveSteps(ForUnits):
     Parameters
     ----------
     rounds : int or None
-        Number of steps.  None is 64 for classes, and up to 24 elsewhere, twice where curvature varies and records are many:
-        fewer where there are few records for each parameter.
+        Number of steps.  None is 64 for classes, and up to 24 elsewhere: fewer where there are few records for each parameter.
 
     Examples
     --------

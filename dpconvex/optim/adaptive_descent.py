@@ -1,23 +1,25 @@
 """The steps of `AdaptiveSteps`, postprocessing: the sequence of queries, and steps from the noisy answers."""
 
 import math
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from dpconvex.errors import NotConverged
 from dpconvex.optim.constant_first import refine_constant
 from dpconvex.optim.constant_models import shared_constants
-from dpconvex.optim.implicit_steps import regularize
 from dpconvex.optim.noisy_metrics import CURVATURES, fit_metrics, truncate_rows
+from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.slope_histograms import CLIP_STEPS, FIRST_CLIP, HISTOGRAMS, MAX_RISE, Fit, LengthHistograms
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls_away_from_zero, scale_public_terms
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.linear_scores import LinearScores
-from dpconvex.util.arrays import Array
+from dpconvex.util.arrays import Array, Indices
 
 # The most steps; records, for each direction and unit of the level, below which there are fewer steps; records for each step.
 # If curvature depends on scores, steps are short: at least VARYING_FEWEST steps, and more of them.
@@ -43,9 +45,6 @@ LEAST_CLIP = 0.5
 # Records for each direction and unit of the level below which constraints hold steps of targets; the least movement by them,
 # next to the point's length, at which they reduce noise themselves; and the largest weight of the steps' noise then.
 FEW_HELD, BINDING, BINDING_NOISE = 12.0, 0.01, 0.25
-# Records for each feature and unit of the level, next to the sensitivity, from which steps run twice: then in the curvature
-# where they ended.
-TWICE = 2000.0
 # Without a constant (which shows the spread of scores), curvature at kinks is a difference of slopes farther apart, since noise
 # hides less of it: factor next to the noise of one, and the largest factor; then the same if the first step goes to the middle.
 WIDER_DIFFERENCES = ((40.0, 3.0), (140.0, 25.0))
@@ -69,14 +68,7 @@ def descend_adaptively(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     """Return the last point, in coordinates, shape (dim,), and how far noise moved the table's columns."""
     start, late = fit.public.start_table, form if ridge_of(form) is None else None
     pulled = pulls_away_from_zero(form) or start is not None
-    begin, again = 0.0 if start is None else start, None
-    simple = fit.queries.scores.shape[1] == 1 and late is None and fit.rounds is None and not pulled
-    many = fit.records_each >= TWICE * fit.queries.sensitivity
-    if simple and many and fit.public.of_steps.curvature_varies:
-        fit = replace(fit, level=fit.level_of(0.5))
-        again = AdaptiveDescent(fit, begin)
-        begin = again.run().table * fit.queries.units
-    steps = AdaptiveDescent(fit, begin, form if pulled else None, late, again)
+    steps = AdaptiveDescent(fit, 0.0 if start is None else start, form if pulled else None, late)
     table, hessian, noise, _, pull = steps.run()
     return fit.queries.parameters(table) if pulled else regularize(fit, form, table, hessian, pull), noise
 
@@ -85,28 +77,22 @@ class AdaptiveDescent:
     """Noisy gradient steps in a metric that makes rows about round; they update their clip, curvature and noise.
 
     A proximal step of the regularizer and the constraints of `form` follows each step.  With `late` instead, a proximal step
-    follows if curvatures differ, labels are classes or records are few.  If steps run `again`, they go on where others ended.
+    follows if curvatures differ, labels are classes or records are few.
     """
 
     def __init__(
-        self,
-        fit: Fit,
-        begin: Array | float = 0.0,
-        form: LossForm | None = None,
-        late: LossForm | None = None,
-        again: "AdaptiveDescent | None" = None,
+        self, fit: Fit, begin: Array | float = 0.0, form: LossForm | None = None, late: LossForm | None = None
     ) -> None:
         self.fit = fit = replace(fit, public=fit.public.of_steps)
         self.queries, self.public, scores = fit.queries, fit.public, fit.queries.scores
         self.columns, spent = float(np.trace(scores.table_projection)), truncate_rows(fit)
         begin = np.array(np.broadcast_to(begin, scores.shape), dtype=float)
-        begin[-1:] += fit.public.center if fit.queries.constant and not again else 0.0
+        begin[-1:] += fit.public.center if fit.queries.constant else 0.0
         begin /= fit.queries.units
-        losses_by_label = not again and scores.is_shared and fit.public.start_table is None and fit.public.of_labels
+        losses_by_label = scores.is_shared and fit.public.start_table is None and fit.public.of_labels
         if losses_by_label:
             begin, spent = shared_constants(fit, losses_by_label)
-        self.again = again
-        found = fit_metrics(fit, begin, spent, form is None and not again, bool(again))
+        found = fit_metrics(fit, begin, spent, form is None)
         self.metric, self.matrix, self.num_records, left, self.truncation, self.start = found
         self.inverse = np.asarray(np.linalg.inv(self.matrix), dtype=float)
         self.form = None if form is None else scale_public_terms(form, self.num_records / fit.size)
@@ -146,9 +132,7 @@ class AdaptiveDescent:
         edges, signed = fit.histogram_edges(math.inf), len(queries.scores.projection) == 1
         lengths = LengthHistograms(edges, 0.0, fit.people(self.num_records), signed, self.public.unbalanced_slopes)
         deviation = queries.deviation_of_counts(self.histogram_level)
-        if before := start or self.again:
-            lengths = before.lengths
-        self.lengths: LengthHistograms = replace(lengths, deviation=deviation)
+        self.lengths = replace(start.lengths if start else lengths, deviation=deviation)
         # If noise hides all lengths of slopes, clips may be far too long, and steps of squares, too.
         self.is_blind = self.lengths.are_hidden and self.columns == 1 and not self.public.curvature_varies
         self.fits_length &= not self.is_blind  # Otherwise its level goes to the steps
@@ -160,8 +144,7 @@ class AdaptiveDescent:
     def _set_start(self, begin: Array, by_labels: bool) -> None:
         """Set the first point, clip and curvature, and the rate of full steps."""
         queries, public, start = self.queries, self.public, self.start
-        self.clip: float = self.again.clip if self.again else FIRST_CLIP * public.slope
-        balances = bool(start and start.lengths.longest)
+        self.clip, balances = FIRST_CLIP * public.slope, bool(start and start.lengths.longest)
         self.curvature = public.smoothness if public.vanishes else public.curvature
         self.full_rate = VARYING_RATE if public.curvature_varies else RATE
         if balances:
@@ -387,3 +370,31 @@ def centre(point: Array, weights: Array, constant: Array) -> Array:
     along = weights * constant
     along = along if along.any() else constant  # All directions may be noise
     return np.asarray(np.outer(constant, along @ point / (along @ constant)))
+
+
+def equal_columns(table: Array) -> Iterator[tuple[Indices, Array]]:
+    """Yield the indices of equal columns, and their entries."""
+    kinds, owner = np.unique(table, axis=1, return_inverse=True)
+    for k, entries in enumerate(kinds.T):
+        yield np.flatnonzero(owner.ravel() == k), entries
+
+
+def regularize(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Array | None = None) -> Array:
+    """Return the minimiser of a quadratic model of the loss plus the regularizer; the model is centred at the end of the steps.
+
+    With a `pull`, the gradient of the regularizer and K at that end, the model's gradient there is its opposite.
+    """
+    scores, units, ridge, size = fit.queries.scores, fit.queries.units, ridge_of(form), fit.size
+    theta = fit.queries.parameters(table)
+    if ridge is not None and not ridge.any():
+        return theta
+    block = hessian / np.outer(units, units)
+    if ridge is not None and not scores.is_implied:
+        found = table * units
+        pulled = block @ found
+        for own, more in equal_columns(size * scores.squares(ridge)):
+            found[:, own] = np.linalg.solve(block + np.diag(more), pulled[:, own])
+        return scores.coordinates(found)
+    spread = sp.kron(sp.csr_array(scores.table_projection), block, format="csr")
+    whole = sp.csr_array(scores.to_table.T @ spread @ scores.to_table)
+    return least_point(form, whole, whole @ theta + (0.0 if pull is None else pull), size)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dpconvex.mechanisms.adaptive_steps import tells_classes
-from dpconvex.optim.adaptive_descent import ScoreModel, centre, constant_direction, descend_adaptively
+from dpconvex.optim.adaptive_descent import ScoreModel, centre, constant_direction, descend_adaptively, regularize
 from dpconvex.optim.constant_models import LabelShares, shared_constants
-from dpconvex.optim.implicit_steps import ImplicitSteps, regularize, slopes_of, stiffness
+from dpconvex.optim.implicit_steps import ImplicitSteps, slopes_of, stiffness
 from dpconvex.optim.noisy_metrics import row_metric, truncate_rows
 from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.slope_histograms import Fit
@@ -35,13 +35,6 @@ WIDENING = 50.0
 # The step: movement of a score by the noise of all steps; more movement for each direction per record and unit of the level;
 # fraction of the curvature at 0 that damps noise; longest step, next to Newton's at the largest curvature.
 MOVED, NOISY, CURVED, MAX_STEP = 0.6, 15.0, 0.1, 12.0
-# Rows are clipped at their root mean square leverage, which biases rare levels. Many records allow longer rows: records times
-# level per direction and column from which they do, the largest factor, the number of factors tried, and the least step with
-# one, next to Newton's at the curvature at 0.
-WHOLE_ROWS, LONGEST_ROWS, FACTORS, LEAST_STEP = 50.0, 4.0, 9, 3.0
-# The first steps are at most so long, next to Newton's at 0: longer ones put rare labels so far away that little curvature is
-# left to return by.
-FIRST_STEPS, FIRST_STEP = 12, 2.0
 # NOISY, AVERAGED and WIDENING for shared parameters; curvature that damps noise if effects are weak, next to that at 0.
 SHARED, WEAK = (3.0, 0.5, 20.0), 0.25
 # Least length that shrinkage leaves of steps; harmless noise of scores, next to slope and curvature; how fast the constants of
@@ -134,24 +127,14 @@ class ClassDescent:
         part *= wider * math.sqrt(queries.privacy.most) * (BOUND if bound else 1.0)
         widest = math.sqrt(queries.rows.squared_norm(queries.scores.radius)) * queries.rows.grid
         longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
-        usual = math.sqrt(metric.effective_dim / fit.size)
-        most = MAX_STEP / max(wider * public.smoothness, public.lipschitz**2 / 4)
-        self.clip, moved = part * public.slope, MOVED * (1 + noisy / self.many)
-        longer = min(max(math.sqrt(self.many / (WHOLE_ROWS * self.columns)), 1.0), LONGEST_ROWS)
-        for factor in np.geomspace(longer, 1.0, FACTORS).tolist():
-            self.unit = min(factor * usual, longest)
-            self.noise = self.unit * queries.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
-            self.step = self._quiet_step(most, moved)
-            if self.step * public.curvature >= LEAST_STEP:
-                break
-
-    def _quiet_step(self, step: float, moved: float) -> float:
-        """Return the longest step, up to `step`, with which the noise of all steps moves scores by at most `moved`."""
-        public, signal = self.fit.public, self.metric.signal
+        self.clip, self.unit = part * public.slope, min(math.sqrt(metric.effective_dim / fit.size), longest)
+        self.noise = self.unit * queries.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
+        step = MAX_STEP / max(wider * public.smoothness, public.lipschitz**2 / 4)
+        moved = MOVED * (1 + noisy / self.many)
         for _ in range(32):  # Curvature damps noise, and damps more noise for longer steps
-            left = signal / (1 + 2 * CURVED * self.rounds * public.curvature * step * signal)
-            step = min(step, moved / max(self.noise * math.sqrt(float(left.sum()) / self.fit.size), 1e-300))
-        return step
+            left = metric.signal / (1 + 2 * CURVED * self.rounds * public.curvature * step * metric.signal)
+            step = min(step, moved / max(self.noise * math.sqrt(float(left.sum()) / fit.size), 1e-300))
+        self.step = step
 
     def _relative_clip(self) -> float:
         """Return the clip divided by the largest slope; a stiff regularizer widens it."""
@@ -173,14 +156,12 @@ class ClassDescent:
             place = weights @ self.point / (self.metric.signal @ constant**2)
             heard = float(np.linalg.norm(mean)) * noise / math.sqrt(self.rounds)
             self.shares.learn(place * self.queries.constant, mean @ gradient, heard, self.clip)
-        longest = FIRST_STEP / self.public.curvature if t < FIRST_STEPS else math.inf
-        size = self.step_factor * min(self.step, longest)
-        step = self.implicit.direction(self.point, gradient, size)
+        step = self.implicit.direction(self.point, gradient, self.step_factor * self.step)
         back, far = -float((step * self.last).sum()), float(np.linalg.norm(self.last))
         if back > far * max(REVERSAL * far, REVERSAL_NOISE * noise / math.sqrt(self.rounds)):
-            self.step_factor, size = self.step_factor / 2, size / 2
-            step = self.implicit.direction(self.point, gradient, size)
-        self.point, self.last = self.point + size * step, step
+            self.step_factor /= 2
+            step = self.implicit.direction(self.point, gradient, self.step_factor * self.step)
+        self.point, self.last = self.point + self.step_factor * self.step * step, step
         averaged = math.ceil(self.averaged_part * self.rounds)
         weight = (t >= self.rounds - averaged) / averaged
         self.average += self.point * weight

@@ -57,12 +57,9 @@ def truncate_rows(fit: Fit) -> float:
 
 
 def fit_metrics(
-    fit: Fit, begin: Array, spent: float, starts: bool, again: bool
+    fit: Fit, begin: Array, spent: float, starts: bool
 ) -> tuple[Metric, Array, float, float, float, ConstantStart | None]:
-    """Return the metric, the matrix for rows, the number of records, the remaining share, the clipped factor, the constant.
-
-    If steps run `again`, rows are weighted by the curvature at `begin`, and no constant is searched for.
-    """
+    """Return the metric, the matrix for rows, the number of records, the remaining share, the clipped factor, the constant."""
     queries, public, size = fit.queries, fit.public, fit.size
     most = size * fit.level / (DIRECTIONS * float(np.trace(queries.scores.table_projection)))
     alone = fit.has_few or (queries.scores.is_shared and public.has_no_curvature)  # Roots at 0 would be noise
@@ -85,20 +82,14 @@ def fit_metrics(
     if alone:
         return rough, turn, number, left, 1.0, start
     second, longest = fit.level_of(SECOND), LEVERAGE_CUT * math.sqrt(rough.effective_dim / number)
-    weighted = queries.scores.is_shared or again
-    if weighted:  # Rows of one record are weighted by its Hessian
+    if queries.scores.is_shared:  # Rows of one record are weighted by its Hessian
         bent = MAX_RISE * public.curvature
-        fine = (
-            queries.vectors(
-                begin if again else np.zeros(queries.scores.shape), "roots", longest * math.sqrt(bent), second
-            )
-            / bent
-        )
+        fine = queries.vectors(np.zeros(queries.scores.shape), "roots", longest * math.sqrt(bent), second) / bent
         moved = queries.count_sensitivity(math.sqrt(2))
     else:
         fine, moved = queries.second_moment_in_metric(longest, second), queries.sum_sensitivity(1.0, math.sqrt(2))
     edge = math.sqrt(2 * queries.rows.count) * moved * longest**2 / second  # Edge of the noise
     cut = max(float(rough.signal.sum()) / max(float(np.trace(fine)), edge), 1.0)
-    scale, cut = (cut, 1.0) if weighted else (1.0, cut)
+    scale, cut = (cut, 1.0) if queries.scores.is_shared else (1.0, cut)
     metric = Metric.of(fine * scale, edge * scale, SECOND_EDGE, most)
     return metric, queries.set_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start

@@ -217,11 +217,6 @@ class Fit:
         return 1 if self.queries.people is None else self.queries.privacy.most
 
     @property
-    def records_each(self) -> float:
-        """Records for each feature and unit of the level."""
-        return self.size * self.level / self.queries.rows.count
-
-    @property
     def has_few(self) -> bool:
-        """Whether records are too few for a second query of the second moment."""
-        return self.records_each < FEW_RECORDS
+        """Whether records are too few, for each feature and unit of the level, for a second query of the second moment."""
+        return self.size * self.level / self.queries.rows.count < FEW_RECORDS

@@ -232,31 +232,3 @@ def test_directions_that_most_records_hardly_curve_have_intervals():
     data = {"x": np.eye(8)[g], "t": np.where(g < 2, 1.0, 0.05), "y": 0.3 * (g % 2) + 0.2 * rng.uniform(-1, 1, 4000)}
     found = dp.intervals(template, None, data, dp.Privacy(4.0, 1e-5), seed=0)
     assert found.undetermined == ()
-
-
-def test_rare_labels_of_levels_converge_to_the_minimiser_as_records_grow():
-    rng, shares = np.random.default_rng(4), np.array([12.0, 6.0, 4.0, 3.0]) / 25
-    level = rng.choice(4, 30_000, p=shares)
-    y = (rng.random(len(level)) < np.array([0.74, 0.01, 0.05, 0.36])[level]).astype(int)
-    x = np.eye(4)[level]
-    found = dp.LogisticRegression(epsilon=5.0, delta=1e-5, seed=0).fit(x, y).predict_proba(x)[:, 1]
-    best = (np.bincount(level, y) / np.bincount(level))[level]
-
-    def loss(chance):
-        return -np.mean(np.log(np.where(y, chance, 1 - chance)))
-
-    assert loss(found) - loss(best) < 0.002 * (loss(y.mean()) - loss(best))
-
-
-def test_frequent_levels_with_little_curvature_converge_to_their_means_as_records_grow():
-    rng, shares = np.random.default_rng(8), 1 / np.arange(1.0, 9) ** 2
-    level = rng.choice(8, 200_000, p=shares / shares.sum())
-    y = rng.poisson(np.exp([-3.5, -1.65, -2.3, -0.7, -0.5, -1.5, -0.1, -3.0])[level])
-    x = np.eye(8)[level]
-    found = dp.PoissonRegressor(bounds=(0, 20), epsilon=1.0, delta=1e-5, seed=0).fit(x, y).predict(x)
-    best = (np.bincount(level, y) / np.bincount(level))[level]
-
-    def loss(mean):
-        return np.mean(mean - y * np.log(mean))
-
-    assert loss(found) - loss(best) < 0.02 * (loss(y.mean()) - loss(best))
