@@ -43,10 +43,9 @@ class RecordBounds:
     inner: list[tuple[Range, Range]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     starts: dict[str, int] = field(default_factory=dict)
-    balls: set[int] = field(default_factory=set)  # fields that are Euclidean balls
 
-    def add(self, name: str, domain: Any) -> None:
-        """Add a field: a ball about 0 (of norm 1, 2 or infinity) or a box."""
+    def add(self, name: str, domain: Any, most: Fraction | None = None) -> None:
+        """Add a field: a ball about 0 (of norm 1, 2 or infinity) or a box; `most` also bounds its squared norm."""
         if "radius" in domain:
             require(domain["dim"] <= MOST_ENTRIES, f"field {name!r}: it is too large")
             domain = domain | {end: [sign * domain["radius"]] * domain["dim"] for end, sign in ENDS.items()}
@@ -56,10 +55,10 @@ class RecordBounds:
         square = sum((power(end, 2)[1] for end in ends), ZERO)
         if domain.get("norm") in (1, 2):
             square = domain["radius"] ** 2
+        square = square if most is None else min(square, most)
         apart = max(sum((times(end, end)[0] for end in ends), ZERO), -square)
         self.inner.append(((apart, square), (sum((power(end, 2)[0] for end in ends), ZERO), square)))
-        self.balls |= {len(self.sizes)} if domain.get("norm") == 2 else set()
-        self.starts[name] = len(self.owner)
+        self.starts |= {name: len(self.owner)} if name else {}
         self.lower += domain["lower"]
         self.upper += domain["upper"]
         self.owner += [len(self.sizes)] * len(ends)
@@ -147,14 +146,24 @@ class TemplateGraph:
             return [{(-1, (j,)): 1 / scale} | ({CONSTANT: shift} if shift else {}) for j, shift, scale in units]
         if node.name == "variable":
             return self.variable(k, node)
-        if node.name == "power" and all(map(self.is_of_ball, given[0])) and options["p"] in range(1, 17):
+        monomials = not node.varies and all(len(entry) == 1 for entry in given[0])
+        if node.name == "power" and monomials and options["p"] in range(1, 17):
             return [reduce(product, [entry] * int(options["p"])) for entry in given[0]]
+        if node.name == "abs":
+            return self.absolute(given[0])
         return linear(node, args, given, entry_sum, product, scaled)
 
-    def is_of_ball(self, entry: Entry) -> bool:
-        """Return whether an entry is a multiple of a scalar of a Euclidean ball; rows of its powers have sharp bounds."""
-        scalars = [monomial for c, monomial in entry if c < 0 < len(monomial) < 2]
-        return len(scalars) == len(entry) == 1 and self.record.owner[scalars[0][0]] in self.record.balls
+    def absolute(self, entries: list[Entry]) -> list[Entry] | None:
+        """Return absolute values of different scalars of one field as a new field; None for other entries."""
+        alone = [key for entry in entries for key, a in entry.items() if len(entry) == 1 == abs(a)]
+        scalars = [monomial[0] for c, monomial in alone if c < 0 and len(monomial) == 1]
+        record, bases = self.record, {self.record.owner[j] for j in scalars}
+        if len({*scalars}) < len(entries) or len(bases) > 1:
+            return None
+        ends = [(record.lower[j], record.upper[j]) for j in scalars]
+        box = {"lower": [max(low, -high, ZERO) for low, high in ends], "upper": [max(-low, high) for low, high in ends]}
+        record.add("", box, record.squares[bases.pop()])
+        return [{(-1, (j,)): ONE} for j in range(len(record.owner) - len(ends), len(record.owner))]
 
     def variable(self, k: int, node: Node) -> list[Entry]:
         name, start, shape = node.options["name"], len(self.weights), node.shape

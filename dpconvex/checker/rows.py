@@ -55,7 +55,7 @@ class GeneratorRows:
         parts: dict[tuple[int, int], list[tuple[tuple[int, Monomial], Fraction]]] = defaultdict(list)
         for key in sorted(entry):
             if key[0] >= 0:
-                place = self.cells[key[0]], self.parts[key[1][0]] if key[1] and self.parts else -1
+                place = self.cells[key[0]], self.parts[key[1][0]] if key[1] and key[1][0] < len(self.parts) else -1
                 parts[place].append((key, entry[key]))
         found = {}
         for terms in parts.values():

@@ -217,19 +217,27 @@ def softmax(group: list[ScalarBound]) -> ScalarBound:
     spend(sum(4 + 2 * len(s.pieces) for s in group))
     hull = tuple(dict.fromkeys(v for s in group for v in s.vertices))
     value = max(s.value[0] for s in group), max(s.value[1] for s in group) + log(Fraction(len(group)))
+    if max(abs(end) for s in group for end in s.value) <= LARGEST_EXPONENT:
+        value = (
+            -log(1 / sum((exp(s.value[0])[0] for s in group), ZERO)),
+            log(sum((exp(s.value[1])[1] for s in group), ZERO)),
+        )
     spread = (HessianPart(hull, ZERO, ONE),) if len(hull) > 1 else ()
     lead = ONE if spread and all(s.is_affine and len(s.vertices) == 1 for s in group) else None
-    pieces = spread + tuple(p for s in group for p in s.pieces)
+    pieces = spread + tuple(p for s in group for p in s.bent.pieces)
     return ScalarBound(value, (hull,), pieces, any(s.kink for s in group), None, lead)
 
 
 def logistic(s: ScalarBound, options: object) -> ScalarBound:
-    """Bound the log-sum-exp of 0 and m, with slope 1/(1 + exp(-m))."""
+    """Bound the log-sum-exp of 0 and m, with slope p = 1/(1 + exp(-m)) and curvature p (1 - p)."""
     found = softmax([ScalarBound((ZERO, ZERO)), s])
     if max(map(abs, s.value)) > 300:
         return found
     slopes = outward(1 / (1 + exp(-s.value[0])[1]), 1 / (1 + exp(-s.value[1])[0]))
-    return replace(found, hulls=s.stretched(slopes), slopes=slopes if found.lead else None)
+    if found.lead:
+        return replace(found, hulls=s.stretched(slopes), slopes=slopes)
+    nearest = min(max(slopes[0], ONE / 2), slopes[1])
+    return s.through(found.value, slopes, nearest * (1 - nearest))
 
 
 def steepest_of(vectors: list[Vector], rows: GeneratorRows) -> Fraction:

@@ -27,7 +27,7 @@ class HessianPart:
 
     @property
     def rank(self) -> int:
-        return max(len(self.hull) - 1, 0) + (1 if self.outer else 0)
+        return (max(len(self.hull) - 1, 0) if self.spread else 0) + (1 if self.outer else 0)
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,8 @@ class ScalarBound:
 
     def through(self, value: Range, slope: Range, curvature: Fraction, kink: bool = False) -> ScalarBound:
         """Return bounds on a convex function of this scalar: its slope scales gradients, its curvature adds a square."""
+        if self.slopes is not None:
+            return self.bent.through(value, slope, curvature, kink)
         spend(5 + 2 * len(self.pieces))
         require(self.is_affine or slope[0] >= 0, "a curved term is the argument of a decreasing function")
         pieces = [HessianPart(p.hull, p.outer * slope[1], p.spread * slope[1]) for p in self.pieces if slope[1]]

@@ -35,6 +35,10 @@ DECLARED = {
     "squares of features": lambda x, s: cp.logistic(s * (x @ w - cp.square(x) @ w)),
     "a weight and an offset that are lengths": lambda x, s: cp.norm(x) * cp.logistic(s * (x @ w) + cp.norm(x)),
     "an offset with a kink": lambda x, y, s: cp.logistic(s * (x @ w) + cp.abs(y - 2) + cp.maximum(y, 1)),
+    "a logistic of a square": lambda x, y: cp.logistic(cp.square(x @ w - y)),
+    "an exponential of a logistic": lambda x: cp.exp(cp.logistic(x @ w)),
+    "absolute features with a weight": lambda x, g: g * cp.logistic(cp.abs(x) @ w),
+    "powers of a number": lambda x, y: cp.logistic(cp.square(y) * w[0] / 16 - y * w[1]),
     "two slopes far from 1/2": lambda x, g: 2 * cp.logistic(x @ w - 4) + g * cp.logistic(-2 * (x @ w) - 5),
 }
 OBJECTIVE = {"pure": dp.ObjectivePerturbation(), "delta": dp.ObjectivePerturbation("gaussian")}
