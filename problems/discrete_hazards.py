@@ -1,5 +1,7 @@
 """Survival in intervals: the hazard of an event in each of them, with censoring."""
 
+from collections.abc import Sequence
+
 import cvxpy as cp
 import numpy as np
 
@@ -9,7 +11,7 @@ import dpconvex as dp
 def template(
     *,
     features: int,
-    intervals: int = 6,
+    intervals: int | Sequence[float] = 6,
     regularization: float = 1e-6,
     radius: float = 1.0,
 ) -> dp.Template:
@@ -26,8 +28,8 @@ def template(
     ----------
     features : int
         Number of features.
-    intervals : int
-        Number of intervals K.
+    intervals : int or sequence of float
+        Number of intervals K, or the times at which they end.
     regularization : float
         Lambda: the regularizer is ``Lambda/2 ||w||^2``; b has a penalty of 1e-6 at most.
     radius : float
@@ -39,10 +41,11 @@ def template(
     >>> dp.verify(learner, dp.Privacy(1.0, 1e-6), size=1000).mechanism
     'adaptive preconditioned steps'
     """
-    w, b = cp.Variable(features, name="w"), cp.Variable(intervals, name="b")
+    count = len(intervals) if isinstance(intervals, Sequence) else intervals
+    w, b = cp.Variable(features, name="w"), cp.Variable(count, name="b")
     free = min(regularization, 1e-6)
     # With w and b at 0, where steps begin, half of the records have the event.
-    usual = np.log(2 ** (1 / intervals) - 1)
+    usual = np.log(2 ** (1 / count) - 1)
 
     def loss(x, y):
         odds = x @ w + b + usual
@@ -54,7 +57,7 @@ def template(
         return np.exp(-np.cumsum(np.logaddexp(0.0, odds), axis=1))
 
     return dp.Template(
-        record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Box(-np.ones(intervals), np.ones(intervals))),
+        record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Box(-np.ones(count), np.ones(count))),
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(w) + free / 2 * cp.sum_squares(b),
         predict=predict,

@@ -16,6 +16,7 @@ def template(
     offset: float = 0.0,
     weight: float = 0.0,
     constant: float = 0.0,
+    scaled: bool = False,
 ) -> dp.Template:
     """Return the template (Hilbe 2011, "Negative Binomial Regression", NB2).
 
@@ -42,6 +43,8 @@ def template(
     constant : float
         Factor of a parameter b: the score is ``x @ w + constant * b``, and b has a penalty of 1e-6 at most.
         By default there is none.
+    scaled : bool
+        Whether counts are given between -1 and 1, for 0 and `target`, as schemas encode them; predictions are then, too.
     """
     if not 0 < dispersion < np.inf:
         raise dp.TemplateError(
@@ -53,18 +56,19 @@ def template(
     optional = {"offset": dp.Box(-offset, offset), "weight": dp.Box(0, weight)}
 
     def loss(x, y, offset=0.0, weight=1.0):
-        score = x @ w + constant * b + offset
-        return weight * ((y + size) * cp.logistic(score - np.log(size)) - y * score)
+        score, total = x @ w + constant * b + offset, target / 2 * cp.pos(y + 1) if scaled else y
+        return weight * ((total + size) * cp.logistic(score - np.log(size)) - total * score)
 
     def predict(parameters, x, offset=0.0):
         """Return the mean of each row of x: at most `target` with the lowest offset."""
         score = x @ parameters["w"] + constant * parameters.get("b", 0.0)
-        return np.exp(np.minimum(score, np.log(target) + optional["offset"].upper) + offset)
+        mean = np.exp(np.minimum(score, np.log(target) + optional["offset"].upper) + offset)
+        return 2 * mean / target - 1 if scaled else mean
 
     return dp.Template(
         record=dp.Record(
             x=dp.Ball(features, radius=radius),
-            y=dp.Box(0, target),
+            y=dp.Box(-1, 1) if scaled else dp.Box(0, target),
             **{name: field for name, field in optional.items() if field.upper > 0},
         ),
         loss=loss,

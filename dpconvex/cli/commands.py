@@ -9,8 +9,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -19,16 +18,17 @@ import numpy as np
 
 import dpconvex as dp
 from dpconvex.accounting.budget import ledger_at
-from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, emit, split_words
+from dpconvex.cli.declarations import CURVES, Declared, curved, declare, open_table
+from dpconvex.cli.main import ABOUT_TABLES, FURTHER, MECHANISMS, SETTINGS, emit, split_words
 from dpconvex.data.schema import Schema, read_settings
-from dpconvex.data.tables import Table, table_of
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.data.tables import table_of
+from dpconvex.errors import NotPrivate
 from dpconvex.fitting.problem_files import FOLDER, LARGEST, locate, options as options_of, takes_intercept, usual_width
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.plans import clipped_steps
 from dpconvex.model.people import People
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import instance, one_of, recast, refuse, require
+from dpconvex.util.arguments import instance, one_of, refuse, require
 from dpconvex.util.places import writable, write_atomically
 from dpconvex.util.runtime import Interrupt, Stage
 
@@ -84,12 +84,8 @@ def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str]
     return write
 
 
-# Problems with features that an estimator computes from a table, and the estimator.
-CURVES = {"additive_logistic": "AdditiveClassifier", "additive_regression": "AdditiveRegressor"}
-
-
 def prepared(
-    chosen: argparse.Namespace, declared: "Declared", promise: dp.Privacy, further: dict[str, Any]
+    chosen: argparse.Namespace, declared: Declared, promise: dp.Privacy, further: dict[str, Any]
 ) -> tuple[Path, Any, dict[str, Any]]:
     """Return the file to write, the table (read before any charge), and the options of every fit."""
     inputs = {"the table": chosen.data, "the schema": chosen.schema, "the file of settings": chosen.config}
@@ -153,7 +149,7 @@ def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: P
     emit(chosen, data, f"{proof.explain() if proof and chosen.proof else proof}\n\nSaved {out}: {release!r}")
 
 
-def load_model(chosen: argparse.Namespace) -> tuple[dp.Release, "Declared"]:
+def load_model(chosen: argparse.Namespace) -> tuple[dp.Release, Declared]:
     """Return a saved release with its functions, and the declaration of its tables and labels."""
     saved = dp.Release.load(chosen.model)
     remedy = "fit it with dpconvex fit, or write it with the save(path, schema) of an estimator"
@@ -174,18 +170,24 @@ def predict(chosen: argparse.Namespace) -> None:
     release, declared = load_model(chosen)
     schema = declared.schema
     write = writer(chosen.out, {"the table": chosen.data, "the model": chosen.model, "the problem": chosen.problem})
-    curves = declared.model
-    X = schema.encode(chosen.data, labelled=False)[0] if curves is None else curves.features(chosen.data)
+    columns = declared.features(chosen.data, chosen.rate)
+    X, title = columns.pop("x"), schema.label
     require(chosen.id != schema.label, f"--id names a column to pass through; {schema.label!r} is the predicted one.")
     passed = [] if chosen.id is None else table_of(chosen.data).columns([chosen.id]).items()
     first, further = {name: values.tolist() for name, values in passed}, dict[str, Sequence[Any]]()
-    found = declared.predicted(release.predict(X))
-    entries = map(list, zip(*found, strict=True)) if found and isinstance(found[0], list) else ()
-    named = {f"{schema.label}[{k}]": entry for k, entry in enumerate(entries)} or {schema.label: found}
+    found = declared.predicted(release.predict(X, **columns))
+    if chosen.rate:
+        require(schema.exposure, f"{chosen.model}: --rate is for models with an exposure, and this one has none.")
+        found = [value / schema.largest["exposure"] for value in found]
+        title += f" per 1 of {next(iter(schema.exposure or ()))}"
+    entries = list(map(list, zip(*found, strict=True))) if found and isinstance(found[0], list) else []
+    each = [f"{title}[{k}]" for k in range(len(entries))]
+    each = each if declared.times is None else [f"probability of {title} > {end:g}" for end in declared.times]
+    named = dict(zip(each, entries, strict=True)) if entries else {title: found}
     labels = None if release.labels is None else declared.predicted(dp.Choice(release.labels).array)
     if chosen.scores:
         further |= per_label("score", release.decision_function(X), schema, labels)
-    if chosen.probabilities:
+    if chosen.probabilities and declared.times is None:  # Predictions of survival are probabilities
         further |= per_label("probability", release.predict_proba(X), schema, labels)
     if chosen.out is not None or not chosen.json:
         text, columns = io.StringIO(newline=""), {**first, **named, **further}
@@ -241,7 +243,8 @@ def suited(chosen: argparse.Namespace) -> Schema:
     constant = chosen.options.get("constant", schema.constant or 0.5 * (shipped and takes_intercept(chosen.problem)))
     usual: dict[str, Any] = {"constant": constant} if constant else {}
     if shipped and schema.labels is None:
-        usual |= (counts := {"scaled": True, "target": LARGEST} if "scaled" in known else {})
+        target = schema.label_bounds[1] if schema.label_bounds and "dispersion" in known else LARGEST
+        usual |= (counts := {"scaled": True, "target": target} if "scaled" in known else {})
         said = f"{chosen.problem}: targets must not be negative; label_bounds are {schema.label_bounds}: let them begin at 0."
         require(not counts or min(schema.label_bounds or (0.0,)) >= 0, said)
         steps = bool(chosen.delta) and (chosen.mechanism or STEPS).startswith(STEPS)  # They need no bound
@@ -265,91 +268,16 @@ def declared_schema(chosen: argparse.Namespace) -> Schema:
     vars(chosen).update(said, options=options | assignments(chosen.set))
     given = {key: said[key] for key in ABOUT_TABLES if key in said}
     if "schema" in said:
-        more = {key: given.pop(key) for key in ("clip", "privacy_unit") if key in given}
+        more = {key: given.pop(key) for key in ("clip", "privacy_unit", *FURTHER) if key in given}
         require(not given, f"the schema {said['schema']} already declares {', '.join(given)}; declare it once.")
-        found = replace(Schema.load(said["schema"]), **more)
+        found = Schema.load(said["schema"])
+        found = found.with_label(found.label, labels=found.labels, label_bounds=found.label_bounds, **more)
         chosen.privacy_unit = found.privacy_unit
         return found
     features, bounds = given["features"], given.pop("bounds", None)
     fits = isinstance(features, dict if bounds is None else list)
     require(fits, f"features are a table of bounds, or a list of names with --bounds, not {features!r}.")
     return Schema.from_dict(given | ({} if bounds is None else {"features": {str(name): bounds for name in features}}))
-
-
-def open_table(path: str) -> Any:
-    """Return a table, read only once so that its rows match their identifiers, or the path if it is a folder."""
-    return path if Path(path).is_dir() else table_of(path)
-
-
-@dataclass(frozen=True)
-class Declared:
-    """The learner for tables of a schema; `values` maps the table's labels to values of the learner's field y."""
-
-    learner: Template
-    schema: Schema
-    values: Mapping[str, Any]
-    model: Any = None  # the estimator that computes the features, or None
-
-    def table(self, given: Any, *, empty: bool) -> Any:
-        """Return the data for the problem, from the result of `open_table`; raise, before any charge, if they are invalid."""
-        if isinstance(given, Table):
-            found = dict(zip("xy", self.schema.encode(given, empty=empty), strict=True))
-            return coded(self.values, found if self.model is None else found | {"x": self.model.features(given)})
-        require(self.model is None, "an additive model needs its records in one file, not a folder of several.")
-        parts = dp.Partitions(given, self.schema)
-        self.schema.record.validate(parts, empty=empty)  # type: ignore[arg-type]
-        return parts.turned(partial(coded, self.values), ("x", "y"))
-
-    def predicted(self, found: Any) -> list[Any]:
-        """Return predictions as the table's labels, or as numbers in its units."""
-        if not self.values:
-            return list(self.schema.decode_target(found).tolist())
-        labels = {value: label for label, value in self.values.items()}
-        unknown = set(found.tolist()) - labels.keys()
-        refuse(f"the problem predicts {value!r}, which is none of its labels {list(labels)!r}." for value in unknown)
-        return [labels[value] for value in found.tolist()]
-
-
-def coded(values: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """Return data with the table's labels replaced by the problem's values of y; unchanged for a regression."""
-    return {**found, "y": [values[text] for text in found["y"].tolist()]} if values else found
-
-
-def curved(learner: Template, model: Any) -> Declared:
-    return Declared(learner, model.schema, {label: label for label in model.schema.labels or ()}, model)
-
-
-def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
-    if problem in CURVES:
-        with recast(f"{problem}: its options do not fit", TypeError, kind=TemplateError):
-            model = getattr(dp, CURVES[problem]).of_schema(schema, **options)
-        return curved(model.template(len(schema.features)), model)
-    count, labels = len(schema.feature_names), list(schema.labels or ())
-    known: dict[str, Any] = {"features": count} | ({"radius": schema.radius} if schema.constant else {})
-    known |= {"classes": len(labels), "labels": labels} if labels else {}
-    learner = dp.load(problem, **{key: known[key] for key in options_of(problem) if key in known} | options)
-    record, values = learner.record.fields, list(getattr(learner.record.fields.get("y"), "values", ()))
-    fits = len(values) == len(labels) if labels else repr(record.get("y")) == repr(schema.record.fields["y"])
-    # The field m of a mixture, the component, is learnt.
-    fits = fits and set(record) - {"m"} == {"x", "y"} and getattr(record["x"], "shape", None) == (count,)
-    said = f"records of the table are {schema.record!r}, but those of the problem are {learner.record!r}; "
-    if options.keys() & {"features", "classes", "labels"}:
-        said += "leave features, classes and labels out of the options: the table has them"
-    elif not fits:
-        kinds = (f"dp.{name}" for name in dir(dp) if getattr(getattr(dp, name), "problem", None) == problem)
-        said += "fit it in Python with " + next(kinds, f"dp.load({problem!r}, ...) and dp.solve")
-    if "y" in record and bool(values) != bool(labels):
-        own, other = ("label_bounds", "labels") if labels else ("labels", "label_bounds")
-        said = f"its y is {record['y']!r}, and the schema declares {other}; declare {own}, or choose another problem"
-    elif not labels and not np.any(getattr(record.get("y"), "lower", 1.0)):
-        said = f"its y is {record['y']!r}, and a schema moves targets to between -1 and 1; fit it in Python"
-        said += ", or leave scaled at true" if "scaled" in options else ", or take a problem with the option `scaled`"
-    require(fits, f"{problem}: {said}.")
-    if set(values) == set(labels):
-        values = labels  # the problem's order of labels does not matter
-    texts = values is not labels and any(isinstance(value, str) for value in values)
-    require(not texts, f"the labels of {problem} are {values!r}, but the table's are {labels!r}.")
-    return Declared(learner, schema, dict(zip(labels, values, strict=True)))
 
 
 def terms(chosen: argparse.Namespace, learner: Template) -> tuple[dp.Privacy, Any, dict[str, Any]]:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from threading import Event, Thread, current_thread, main_thread
@@ -58,7 +58,8 @@ ADJACENCIES, KEEPS = ("replace-one", "add-remove"), ("first", "random", "weights
 
 # Keys of a TOML file for `fit`; some are also options of the command.
 LABELS = ("label", "labels", "label_bounds")
-ABOUT_TABLES = ("features", "bounds", *LABELS, "ignore", "absent", "unit", "constant", "clip", "privacy_unit")
+FURTHER = ("exposure", "weight", "event")
+ABOUT_TABLES = ("features", "bounds", *LABELS, *FURTHER, "ignore", "absent", "unit", "constant", "clip", "privacy_unit")
 ABOUT_FITS = ("epsilon", "delta", "adjacency", "most", "keep", "size", "share", "backend", "mechanism")
 SETTINGS = ("schema", *ABOUT_TABLES, *ABOUT_FITS, "options")
 
@@ -66,6 +67,17 @@ SETTINGS = ("schema", *ABOUT_TABLES, *ABOUT_FITS, "options")
 def split_words(text: str) -> list[str]:
     """Return the words of a comma-separated list; double quotes enclose a word that contains a comma."""
     return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
+
+
+def beside(text: str, event: bool = False) -> dict[str, Any]:
+    """Return the declaration of a column from COLUMN=LARGEST or COLUMN=LOWER,UPPER; of an event from COLUMN or COLUMN=NO,YES."""
+    name, _, said = text.rpartition("=") if "=" in text else (text, "", "")
+    words = split_words(said)
+    if event:  # a truth value may be read as 0 and 1, so that other numbers are levels
+        return {name: {"ordered" if said[:1].isdigit() else "boolean": words or ["false", "true"]}}
+    if not words:
+        raise argparse.ArgumentTypeError(f"write its public largest value too, as {name}=3")
+    return {name: ["0", *words][-2:]}
 
 
 def option(about: str, metavar: str | None = None, kind: Any = str, **further: Any) -> dict[str, Any]:
@@ -99,6 +111,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--label": option("column that holds the label", "COLUMN"),
     "--labels": option("labels that may occur", "A,B,...", split_words),
     "--label-bounds": option("public bounds of the target of a regression", "LOWER,UPPER", split_words),
+    "--exposure": option("column of exposures, such as years; the label is the total", "COLUMN=LARGEST", beside),
+    "--weight": option("column of survey weights", "COLUMN=LARGEST", beside),
+    "--event": option("column of seen events; the label is the time", "COLUMN=NO,YES", partial(beside, event=True)),
+    "--rate": flag("predict for an exposure of 1, without the column of exposures"),
     "--known": option("kind of a column: number, date or category", "COLUMN=KIND", action="append", default=[]),
     "--ignore": option("columns that are not used", "A,B,...", split_words),
     "--clip": flag("move values to their bounds", default=None),
@@ -161,7 +177,7 @@ VERIFY = f"problem --set --size! --epsilon! {PROMISE}"
 LEARN = f"--labels --label-bounds --known --ignore --epsilon --delta --adjacency --unit --most --keep {LEDGER} --entry"
 FIT = (
     "problem data --set --config --schema --features --bounds --label --labels --label-bounds --clip --out! --size --epsilon "
-    f"{PROMISE} --proof --backend {LEDGER}"
+    f"--exposure --weight --event {PROMISE} --proof --backend {LEDGER}"
 )
 
 # For each command: its options (! marks required ones), a summary, and examples.
@@ -193,7 +209,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
       --grid regularization=1e-4,1e-3,1e-2 --out model.npz"""),
     "check-table": ("schema data", "list rows of a table that break a declaration; not private, for the owner only", """
   dpconvex check-table hospital.toml train.csv"""),
-    "predict": (f"{MODEL} --out --id --scores --probabilities", "apply a saved release to a table", """
+    "predict": (f"{MODEL} --out --id --rate --scores --probabilities", "apply a saved release to a table", """
   dpconvex predict model.npz new_patients.csv --out predictions.csv
   dpconvex predict model.npz new_patients.csv --id patient --probabilities"""),
     "evaluate": (

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 import dpconvex as dp
-from dpconvex.cli.commands import CURVES, ledger, load_model, open_table
+from dpconvex.cli.commands import ledger, load_model
+from dpconvex.cli.declarations import CURVES, open_table
 from dpconvex.cli.main import emit
 from dpconvex.data.schema import Schema
 from dpconvex.data.tables import Table, as_list

@@ -320,7 +320,7 @@ def checked(
         pieces = []
         for table in several(found):
             people += [] if mark is None else whose(schema, unit, table)
-            pieces.append(dict(zip("xy", schema.encode(table, clip=clip or None, empty=True), strict=True)))
+            pieces.append(schema.records(table, clip=clip or None, empty=True))
         found = join_columns(pieces)
     elif unit is not None:
         people = whose(None, unit, found)

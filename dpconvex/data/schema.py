@@ -1,8 +1,6 @@
 """Public description of a table: `Schema` declares its features, label and ignored columns, and never reads them off the data."""
 
-import json
 import math
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -18,13 +16,13 @@ from dpconvex.data.encoded import Encoded, EncodedRows, with_origin
 from dpconvex.data.learnt import Learnt, origin_of
 from dpconvex.data.partitions import Partitions, tables_in
 from dpconvex.data.record import Record, columns_of
-from dpconvex.data.schema_columns import Categorical, Column, Numeric, bounds_of, column_of, levels_of
-from dpconvex.data.tables import concatenate_values, identifiers_of, name_of, path_of, table_of, value_of
+from dpconvex.data.schema_columns import FURTHER, Categorical, Column, Numeric, beside, bounds_of, column_of, levels_of
+from dpconvex.data.tables import concatenate_values, identifiers_of, name_of, path_of, table_of, to_float, value_of
 from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import TEXT, number, recast, refuse, require
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import build
+from dpconvex.util.plain_data import build, toml
 
 PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}  # Settings that are plain data
 # Texts of labels that readers of tables convert to truth values.
@@ -32,7 +30,6 @@ TRUTH_WORDS = {"no": False, "n": False, "f": False, "yes": True, "y": True, "t":
 # Remedies for a missing or undeclared label.
 NO_LABEL = "it is the label, and records without a known label do not belong to this task"
 OTHER_LABEL = "; it is the label: declare all labels that may occur, as labels=['no', 'yes', 'unsure']"
-BARE = re.compile(r"[A-Za-z0-9_-]+")  # Keys that TOML takes without quotes
 PLAIN |= {"privacy_unit": str | None, "ignore": tuple[str, ...] | None, "absent": tuple[str, ...]}
 
 
@@ -62,6 +59,9 @@ class Schema:
     privacy_unit : str, optional
         The column with the identifier of a person who may have several records; it is not a feature.  A guarantee about these
         records must have a unit (docs/unit.md). `units` reads the column.
+    exposure, weight, event : mapping of str to column, optional
+        One column each, for `records`: ``exposure={"years": (0, 3)}`` for counts and costs over a time, a survey weight, or
+        ``event={"died": Boolean("no", "yes")}``, whether the event was seen at the time that the label says.
     learnt : Learnt, optional
         Learnt columns and their cost, from `dpconvex.learn_schema`.  Entries of learnt columns raise no errors.
 
@@ -86,6 +86,9 @@ class Schema:
     unit: bool = False
     constant: float = 0.0
     privacy_unit: str | None = None
+    exposure: Mapping[str, Any] | None = None
+    weight: Mapping[str, Any] | None = None
+    event: Mapping[str, Any] | None = None
     learnt: Learnt | None = None
 
     def __post_init__(self) -> None:
@@ -99,12 +102,15 @@ class Schema:
             self.__dict__[name] = build(kind, getattr(self, name), where=name)
         units = [] if self.privacy_unit is None else [self.privacy_unit]
         others = (name for name in dict.fromkeys(self.ignore or ()) if name not in units)
-        names = [*self.features, self.label, *units, *others]
+        for field in FURTHER:
+            self.__dict__[field] = beside(field, getattr(self, field))
+        further = [name for field in FURTHER for name in getattr(self, field) or ()]
+        names = [*self.features, self.label, *units, *further, *others]
         how = "label='sick', labels=['no', 'yes'], or label_bounds=(0, 10) of a regression"
         require(self.label, f"say which column is the label: {how}.")
         for name in names:
             TEXT.check("", column=name)
-            said = f"the column {name!r} is declared twice, as a feature, the label, or ignored."
+            said = f"the column {name!r} is declared twice, as a feature, the label, ignored or {', '.join(FURTHER)}."
             require(names.count(name) == 1, said)
         one = (self.labels is None) != (self.label_bounds is None)
         require(one, "declare either labels, for a classification, or label_bounds, for a regression.")
@@ -116,6 +122,18 @@ class Schema:
             self.__dict__["labels"] = levels_of(self.labels, "labels")
         else:
             self.__dict__["label_bounds"] = bounds_of(repr(self.label), self.label_bounds)
+        said = f"with an exposure or an event, declare label_bounds of {self.label!r} that begin at 0."
+        require(not (self.exposure or self.event) or (self.label_bounds or (1,))[0] == 0, said)
+
+    @property
+    def further(self) -> dict[str, tuple[str, Column]]:
+        """Fields of a record and declarations of the columns of an exposure, a weight and an event, by name."""
+        return {name: (field, column) for field in FURTHER for name, column in (getattr(self, field) or {}).items()}
+
+    @property
+    def largest(self) -> dict[str, float]:
+        """Upper bounds of an exposure and a weight, and 1 for an event, by the field of a record."""
+        return {field: column.ends[1] for field, column in self.further.values()}
 
     @property
     def feature_names(self) -> list[str]:
@@ -145,9 +163,10 @@ class Schema:
 
     @property
     def record(self) -> Record:
-        """Domain of an encoded record: x in a ball of the `radius`, and the label y (between -1 and 1 for a regression)."""
+        """Domain of a record: x in a ball of the `radius`, the label y (a target is between -1 and 1), and `further`."""
         y = Box(-1.0, 1.0) if self.labels is None else Choice(self.labels)
-        return Record(x=Ball(len(self.feature_names), radius=self.radius), y=y)
+        more: Any = {field: Box(0.0, end if field == "weight" else 1.0) for field, end in self.largest.items()}
+        return Record(x=Ball(len(self.feature_names), radius=self.radius), y=y, **more)
 
     def encode(
         self, data: Any, *, labelled: bool = True, clip: bool | None = None, empty: bool = False, sparse: bool = False
@@ -197,11 +216,34 @@ class Schema:
         X, y = with_origin(EncodedRows(X) if sparse else X.view(Encoded), self), np.zeros(0)
         X.schema, X.index = self, index_of(data)
         if labelled:
-            y = self.targets(columns[self.label], table.where(self.label), clipped)
+            y = self.targets(columns[self.label], table.where(self.label), clipped or self.event is not None)
             if self.labels is None:
                 y = with_origin(y.view(Encoded), self)
                 y.schema = self  # type: ignore[attr-defined]
         return X, y
+
+    def records(
+        self, data: Any, *, clip: bool | None = None, empty: bool = False, fields: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        """Return columns for `dpconvex.solve`: x and y of `encode`, an exposure as a share of the largest, a weight, an event.
+
+        With `fields`, return x and these alone, for predictions.
+        """
+        table, wanted, clip = table_of(data), FURTHER if fields is None else fields, self.clip if clip is None else clip
+        found = dict(zip("xy", self.encode(table, labelled=fields is None, clip=clip, empty=empty), strict=True))
+        found = found if fields is None else {"x": found["x"]}
+        own = {name: entry for name, entry in self.further.items() if entry[0] in wanted}
+        columns = table.columns([*own], self.known, self.absent)
+        for name, (field, column) in own.items():
+            low, high = column.ends
+            share = column.placed(table.where(name), columns[name], clip)[1] + 0.5
+            found[field] = np.minimum(low + share * (high - low), high) / (high if field == "exposure" else 1.0)
+        if "event" in found:  # later ones are not seen
+            times = np.array(list(map(to_float, table.columns([self.label])[self.label])))
+            early = map(table.where(self.label), np.flatnonzero(times < 0).tolist())
+            refuse((f"{place}: times must not be negative." for place in early), DomainError)
+            found["event"] *= times <= self.target.ends[1]
+        return found
 
     def targets(self, values: Any, where: Any = "row {}".format, clip: bool = True) -> Any:
         """Return labels, or targets in [-1, 1], for entries of the label's column; a learnt label never raises."""
@@ -210,14 +252,20 @@ class Schema:
         return np.array(self.labels)[place] if self.labels else 2 * value
 
     def with_label(self, label: str, **declared: Any) -> "Schema":
-        """Return the schema for another label, with public ``labels=`` or ``label_bounds=``; learnt features keep their cost."""
+        """Return the schema for another label, with public ``labels=`` or ``label_bounds=``; learnt features keep their cost.
+
+        Columns of a declared `exposure`, `weight` or `event` are no features any more.
+        """
         known: dict[str, Any] = {"labels": None, "label_bounds": None} | declared
-        known["features"] = {name: column for name, column in self.features.items() if name != label}
+        taken = {label, *(name for field in FURTHER for name in known.get(field) or ())}
+        known["features"] = {name: column for name, column in self.features.items() if name not in taken}
         if self.ignore is not None:
-            known["ignore"] = [self.label, *(name for name in self.ignore if name != label)]
+            known["ignore"] = [name for name in (self.label, *self.ignore) if name not in taken]
         if self.learnt is not None:
-            shares = {name: share for name, share in self.learnt.columns.items() if name in known["features"]}
-            known["learnt"] = replace(self.learnt, otherwise=None, columns=shares)
+            kept = [*known["features"], *([label] if label == self.label else [])]
+            shares = {name: share for name, share in self.learnt.columns.items() if name in kept}
+            otherwise = self.learnt.otherwise if label == self.label else None
+            known["learnt"] = replace(self.learnt, otherwise=otherwise, columns=shares)
         return replace(self, label=label, **known)
 
     @property
@@ -239,7 +287,7 @@ class Schema:
         """Raise if `encode` would refuse the names or types of the columns.  Entries are not read."""
         numbers = [name for name, column in self.features.items() if isinstance(column, Numeric)]
         numbers += [] if self.label_bounds is None else [self.label]
-        table_of(data, header=True).check_names([*self.features, self.label], self.known, numbers)
+        table_of(data, header=True).check_names([*self.features, self.label, *self.further], self.known, numbers)
 
     @property
     def target(self) -> Column:
@@ -259,7 +307,7 @@ class Schema:
     @property
     def known(self) -> set[str] | None:
         """Names of all declared columns; None if a table may have others."""
-        own = {self.label, *self.features} | ({self.privacy_unit} if self.privacy_unit else set())
+        own = {self.label, *self.features, *self.further, *([self.privacy_unit] if self.privacy_unit else [])}
         return None if self.ignore is None else {*self.ignore, *own}
 
     def decode_target(self, y: Any) -> Array:
@@ -279,6 +327,7 @@ class Schema:
             value = getattr(self, field.name)
             if value != field.default:
                 plain = value.to_dict() if isinstance(value, Learnt) else value
+                plain = {n: column.to_dict() for n, column in plain.items()} if field.name in FURTHER else plain
                 said[field.name] = list(plain) if isinstance(plain, tuple) else plain
         return said
 
@@ -334,16 +383,6 @@ def check_unit(unit: str | None, *known: Any) -> None:
     why = f"the column {mine!r} identifies people, but the guarantee protects single records"
     remedy = "declare unit= and most=, and pass unit=schema.units(table), or Partitions without unit="
     require(mine is None, f"{why}; {remedy}.")
-
-
-def toml(value: Any) -> str:
-    """Return a value in TOML syntax; texts, numbers, truth values and lists are written as in JSON."""
-    if isinstance(value, Mapping):
-        keys = {key: key if BARE.fullmatch(key) else toml(key) for key in value}
-        return "{" + ", ".join(f"{keys[key]} = {toml(entry)}" for key, entry in value.items()) + "}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(toml, value))}]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:

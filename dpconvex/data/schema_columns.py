@@ -21,6 +21,7 @@ from dpconvex.util.arrays import Array, Indices
 Where = Callable[[int], str]
 
 INDICATOR = "indicator"
+FURTHER = ("exposure", "weight", "event")  # Settings of a schema that name one column each, beside features and label
 ORDERED = (list, tuple, np.ndarray)
 TRUTHS = (False,), (True,)
 NONE: Mapping[Any, float] = MappingProxyType({})
@@ -339,6 +340,21 @@ def column_of(name: str, declared: Any) -> Column:
         raise TemplateError(f"the declaration of the column {name!r} is not valid: {declared!r}.") from error
     except TemplateError as error:
         raise TemplateError(f"the column {name!r}: {error}") from error
+
+
+def beside(field: str, given: Any) -> dict[str, Column] | None:
+    """Return the declaration of the one column of an exposure, a weight or an event."""
+    if given is None:
+        return None
+    own = '{"died": {"boolean": ["no", "yes"]}}' if field == "event" else '{"years": [0, 3]}'
+    require(isinstance(given, Mapping) and len(given) == 1, f"{field} names one column, as {own}, not {given!r}.")
+    ((name, declared),) = given.items()
+    column = column_of(tables.name_of(name), declared)
+    truth = isinstance(column, Boolean | Ordered) and column.ends == (0.0, 1.0)
+    fits = (truth if field == "event" else isinstance(column, Numeric)) and column.missing != INDICATOR
+    what = "a truth value" if field == "event" else "a number with bounds from 0"
+    require(fits and column.ends[0] >= 0, f"the {field} {name!r} must be {what}, as {own}, not {given!r}.")
+    return {tables.name_of(name): column}
 
 
 # Declared bounds, levels and labels

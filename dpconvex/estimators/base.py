@@ -308,11 +308,12 @@ class Private(BaseEstimator):
         names = schema.feature_names
         labels = tuple(map(text_of, getattr(self, "_labels", tuple)() or ())) or None
         bounds = None if labels else self._interval() if hasattr(self, "_interval") else schema.label_bounds or ()
-        makes = len(names), names, schema.labels, schema.label_bounds
-        if makes != (fitted := (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds)):
+        beside: Any = getattr(self, "_beside", dict)()
+        fitted = self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds, beside
+        if (makes := (len(names), names, schema.labels, schema.label_bounds, schema.largest)) != fitted:
             both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
-            what = "number and names of features, labels and label_bounds"
-            return f"{what} differ: {both}; pass the schema of the table, or fit with bounds=schema."
+            what = "names of features, labels, label_bounds, or bounds of exposure, weight and event differ"
+            return f"{what}: {both}; pass the schema of the table, or fit with bounds=schema."
         fits = getattr(template.record.fields["x"], "shape", None) == (len(names),)
         return "" if fits else "dpconvex predict has no feature maps; save release_, and use it in Python."
 
@@ -366,9 +367,8 @@ class Private(BaseEstimator):
         """Return the released weights of the original features, shape (features, ...), and the intercept, shape (...)."""
         if not self.weights:
             raise AttributeError(f"{type(self).__name__} has no coef_; read its parameters by release_.parameters.")
-        release = self._released()
+        release, scale = self._released(), self._intercept_scale(self.n_features_in_)
         released = release[self.weights]
-        scale = self._intercept_scale(self.n_features_in_)
         return released, release["b"] * scale if self.fit_intercept else np.zeros(released.shape[1:])
 
     # Copies

@@ -39,7 +39,7 @@ class LogLinkRegressor(PrivateRegressor):
         Bound on the norm of the coefficients; times the radius, it bounds the intercept (0 for a prediction of a twentieth of
         the upper bound).  None means no bound for adaptive steps, the default mechanism with a delta, and otherwise 1.
     exposure : float
-        Public upper bound of exposures; 0 for none.  With a bound, `fit` takes exposures, 1 for all by default.  The target of a
+        Public upper bound of exposures; 0 for none.  With a bound, `fit` and `score` need exposures.  The target of a
         record is the total over its exposure, and predictions are for an exposure of 1.
     weight : float
         Public upper bound of survey weights; 0 for none.  With a bound, `fit` takes `sample_weight`, 1 for all by default.
@@ -93,8 +93,8 @@ class LogLinkRegressor(PrivateRegressor):
         for name, said in (("exposure", "exposure"), ("weight", "sample_weight")):
             largest, column, where = getattr(self, name), found.get(name), type(self).__name__
             require(largest or column is None, f"fit: {said} needs its public upper bound; write {where}({name}=...).")
-            fits = not largest or column is not None or largest >= 1
-            require(fits, f"fit: pass {said}; by default it is 1, above the bound {name}={largest:g}.")
+            fits = not largest or column is not None or (name == "weight" and largest >= 1)
+            require(fits, f"fit: pass {said}, because {name}={largest:g} is declared.")
             if largest:
                 plain("fit", said, column, cells=False)
                 values = np.ones(x.shape[0]) if column is None else array_of(said, column)
@@ -137,6 +137,8 @@ class LogLinkRegressor(PrivateRegressor):
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None, exposure: Any = None) -> float:
         """Return D squared, the explained share of the deviance.  It is computed from these data, and is not private."""
         y = np.ravel(self._scored(y))
+        said = f"score: pass exposure, because exposure={self.exposure:g} is declared."
+        require(exposure is not None or not self.exposure, said)
         share = np.ones(len(y)) if exposure is None else np.asarray(exposure, dtype=float)
         weight = share if sample_weight is None else share * np.asarray(sample_weight)
         rate = y / np.where(share > 0, share, 1.0)
@@ -157,10 +159,8 @@ class LogLinkRegressor(PrivateRegressor):
         tags.target_tags.positive_only = True
         return tags
 
-    def save(self, path: Any, schema: Any = None) -> None:
-        why = "dpconvex predict reads tables without exposures and weights"
-        require(not self.exposure and not self.weight, f"save: {why}; save release_, and use it in Python.")
-        super().save(path, schema)
+    def _beside(self) -> dict[str, float]:
+        return {name: float(bound) for name in ("exposure", "weight") if (bound := getattr(self, name))}
 
 
 class PoissonRegressor(LogLinkRegressor, problem="poisson_regression"):

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.data.columns import names_of
 from dpconvex.data.schema_columns import bounds_of
+from dpconvex.data.survival import ends_of, lived_and_died
 from dpconvex.data.validation import nonnumeric
 from dpconvex.errors import DomainError, shorten
 from dpconvex.estimators.base import Private
@@ -16,7 +17,6 @@ from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, lazily
 from dpconvex.util.arguments import recast, require
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import is_real, is_whole
 
 TINY = np.finfo(float).tiny
 SURV = "sksurv.util.Surv.from_arrays(event, time), or np.array(list(zip(event, time)), dtype='?,f8')"
@@ -45,7 +45,6 @@ class SurvivalRegressor(
     problem="discrete_hazards",
     weights="w",
     own_constant="a hazard for each interval",
-    unsaved="dpconvex predict writes one number for each row, not curves",
 ):
     """Survival by discrete-time proportional hazards: `problems/discrete_hazards.py`.
 
@@ -81,20 +80,21 @@ class SurvivalRegressor(
     @property
     def unique_times_(self) -> Array:
         """The times at which the intervals end, shape (intervals,)."""
-        name, given = type(self).__name__, self.intervals
+        name = type(self).__name__
         require(self.bounds is not None, f"{name}: declare 0 and the end of the curves, such as bounds=(0, 10).")
-        low, high = bounds_of("the time", self.bounds)
+        low, high = self._interval()
         require(low == 0, f"{name}: bounds must be 0 and the largest time, not {self.bounds!r}.")
-        if isinstance(given, int | np.integer) and is_whole(given, 1):
-            return np.linspace(0.0, high, int(given) + 1)[1:]
-        ends = list(given) if isinstance(given, list | tuple | np.ndarray) else []
-        fits = ends and all(map(is_real, ends)) and (np.diff([0.0, *ends]) > 0).all() and ends[-1] <= high
-        wanted = f"a whole number, or increasing times up to {high:g}"
-        require(fits, f"{name}: intervals must be {wanted}, not {given!r}.")
-        return np.unique([*ends, high]).astype(float)
+        return ends_of(name, self.intervals, high)
 
     def _declared(self, features: int) -> dict[str, Any]:
-        return super()._declared(features) | {"intervals": len(self.unique_times_)}
+        ends = self.unique_times_.tolist()
+        return super()._declared(features) | {"intervals": len(ends) if np.ndim(self.intervals) == 0 else ends}
+
+    def _interval(self) -> tuple[float, float]:
+        return bounds_of("the time", self.bounds)
+
+    def _beside(self) -> dict[str, float]:
+        return {"event": 1.0}
 
     def _read(self, X: Any, y: Any) -> tuple[Any, Any]:
         return checked(self, "fit", X, None if y is None else "no_validation", later=True), y
@@ -104,11 +104,7 @@ class SurvivalRegressor(
 
     def _lived_and_died(self, y: Any) -> Array:
         """Return 1 for the interval of an event, otherwise minus the fraction of the interval lived; shape (n, intervals)."""
-        event, time = outcomes("fit", y)
-        ends = self.unique_times_
-        starts, places = np.append(0.0, ends[:-1]), np.searchsorted(ends, time)  # An end is in the interval before
-        died = event[:, None] & (places[:, None] == np.arange(len(ends)))
-        return np.where(died, 1.0, -np.clip((time[:, None] - starts) / (ends - starts), 0.0, 1.0))
+        return lived_and_died(*outcomes("fit", y), self.unique_times_)
 
     def predict(self, X: ArrayLike) -> Array:
         """Return risk scores, ``X @ coef_``: a higher score means that the event is expected sooner; costs no privacy."""

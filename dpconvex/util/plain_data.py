@@ -1,6 +1,8 @@
-"""Tests of numbers, and dataclasses from JSON-able data."""
+"""Tests of numbers, dataclasses from JSON-able data, and texts in TOML syntax."""
 
+import json
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,6 +16,7 @@ import numpy as np
 from dpconvex.errors import TemplateError
 
 Readers = Mapping[type, Callable[[Any], Any]]
+BARE = re.compile(r"[A-Za-z0-9_-]+")  # Keys that TOML takes without quotes
 
 
 def is_real(value: object) -> bool:
@@ -89,3 +92,13 @@ def field_names(cls: Any) -> tuple[set[str], set[str]]:
     """Return the names of all fields of a dataclass, and of those without a default."""
     needed = {item.name for item in fields(cls) if item.default is MISSING and item.default_factory is MISSING}
     return {item.name for item in fields(cls)}, needed
+
+
+def toml(value: Any) -> str:
+    """Return a value in TOML syntax; texts, numbers, truth values and lists are written as in JSON."""
+    if isinstance(value, Mapping):
+        keys = {key: key if BARE.fullmatch(key) else toml(key) for key in value}
+        return "{" + ", ".join(f"{keys[key]} = {toml(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

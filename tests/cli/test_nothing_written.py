@@ -65,7 +65,6 @@ def test_a_refused_check_names_its_file(run):
 @pytest.mark.parametrize(
     ("problem", "label", "instead"),
     [
-        ("discrete_hazards", "b --label-bounds 0,10", "dp.SurvivalRegressor"),
         ("kernel_svm", "class --labels low,high", "dp.KernelSVC"),
         ("one_class_svm", "class --labels low,high", "dp.load('one_class_svm', ...) and dp.solve"),
         ("multi_task_logistic", "class --labels low,high", "dp.load('multi_task_logistic', ...)"),

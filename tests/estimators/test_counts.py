@@ -73,7 +73,7 @@ def test_partitions_people_and_copies_are_fitted_alike(tmp_path):
         dp.PoissonRegressor(**options).fit(parts, exposure=YEARS)
     with pytest.raises(dp.DomainError, match=r"missing: .'exposure', 'weight'"):
         dp.PoissonRegressor(**options).fit(dp.Partitions([{"x": X, "y": COUNTS}]))
-    ones = dp.PoissonRegressor(**options).fit(X, COUNTS)
+    ones = dp.PoissonRegressor(**options).fit(X, COUNTS, exposure=np.ones(SIZE))
     given = dp.PoissonRegressor(**options).fit(X, COUNTS, np.ones(SIZE), np.ones(SIZE))
     np.testing.assert_array_equal(given.coef_, ones.coef_)
     person = dp.PoissonRegressor(**options, unit="person", most=4)
@@ -89,8 +89,20 @@ def test_partitions_people_and_copies_are_fitted_alike(tmp_path):
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     assert clone(model).get_params() == model.get_params()
-    with pytest.raises(dp.TemplateError, match="without exposures"):
-        model.save(tmp_path / "model.npz", dp.Schema({"a": (0, 1)}, "y", label_bounds=(0, 60)))
+    for call in (model.fit, model.score):  # exposures of 1 were taken in silence
+        with pytest.raises(dp.TemplateError, match="pass exposure, because exposure=3 is declared"):
+            call(X, COUNTS)
+    columns, beside = dict.fromkeys("abc", (0, 1)), {"exposure": {"years": (0, 3)}, "weight": {"w": (0, 2)}}
+    schema = dp.Schema(columns, "y", label_bounds=(0, 60), **beside)
+    model.save(tmp_path / "model.npz", schema)
+    loaded = dp.Release.load(tmp_path / "model.npz", template=dp.load)
+    table = {**{name: X[:, k] + 0.5 for k, name in enumerate("abc")}, "y": COUNTS, "years": YEARS, "w": WEIGHTS}
+    table = {name: np.clip(column, 0, 60 if name in ("y", "years", "w") else 1) for name, column in table.items()}
+    found = loaded.predict(**schema.records(table, fields=["exposure"]))
+    expected = YEARS * model.predict(schema.encode(table)[0])
+    np.testing.assert_allclose(30 * (found + 1), expected, rtol=1e-9)
+    with pytest.raises(dp.TemplateError, match="exposure"):
+        model.save(tmp_path / "model.npz", dp.Schema(columns, "y", label_bounds=(0, 60)))
     searched = dp.PoissonRegressor(epsilon=5.0, delta=1e-5, bounds=(0, 60), seed=1)
     assert cross_val_score(searched, X, COUNTS, cv=2).min() > 0.1
 
