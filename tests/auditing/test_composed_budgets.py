@@ -19,8 +19,7 @@ LEARNER = dp.load("logistic_regression", features=1, regularization=0.05)
 
 def on_grid(loss, mass):
     """Put masses on privacy losses that are rounded down to a grid: what is shown so is never more than the truth."""
-    at = np.clip(np.floor(loss / STEP).astype(int), -WIDTH, WIDTH)
-    return np.bincount(at + WIDTH, mass, 2 * WIDTH + 1)
+    return np.bincount(np.clip(np.floor(loss / STEP).astype(int), -WIDTH, WIDTH) + WIDTH, mass, 2 * WIDTH + 1)
 
 
 def objective(certificate, appears):
@@ -28,9 +27,8 @@ def objective(certificate, appears):
     sigma, mu = certificate.noise_scale, certificate.strong_convexity
     t = np.linspace(-9 * sigma - 2, 9 * sigma + 2, 400_001)
     slope = 1 / (1 + np.exp(-t / mu - 30.0))  # a record that everything else contradicts: its slope is 1
-    curved = slope * (1 - slope)
     without = norm.logpdf(t, scale=sigma)
-    with_it = norm.logpdf(t + slope, scale=sigma) + np.log1p(curved / mu)
+    with_it = norm.logpdf(t + slope, scale=sigma) + np.log1p((slope * (1 - slope)) / mu)
     first, second = (with_it, without) if appears else (without, with_it)
     return on_grid(first - second, np.exp(first) * (t[1] - t[0]))
 
@@ -45,8 +43,7 @@ def descent(certificate):
 def count(epsilon):
     """One mistake more or less under integer noise of the two-sided geometric law."""
     k, ratio = np.arange(-400, 401), math.exp(-epsilon)
-    mass = (1 - ratio) / (1 + ratio) * ratio ** np.abs(k)
-    return on_grid(np.where(k <= 0, epsilon, -epsilon) * (1 - 1e-12), mass)
+    return on_grid(np.where(k <= 0, epsilon, -epsilon) * (1 - 1e-12), (1 - ratio) / (1 + ratio) * ratio ** np.abs(k))
 
 
 def shown(parts, delta):
@@ -75,8 +72,7 @@ def test_the_exact_law_of_all_answers_stays_below_the_ledgers_total_and_near_it(
     budget.spend(dp.Privacy(0.1, 0.0, "add-remove"), "mistakes")
     found = []
     for appears in (True, False):
-        parts = [objective(first, appears), descent(second), count(0.1)]
-        found.append(shown(parts, TOTAL.delta))
+        found.append(shown([objective(first, appears), descent(second), count(0.1)], TOTAL.delta))
     # Noise covers, which nobody attacks here, and tenths of delta; divergences of one order lose more.
     assert {"gaussian": 0.85, "renyi": 0.6, "basic": 0.58}[accounting] * budget.spent.epsilon <= max(found)
     assert max(found) <= budget.spent.epsilon
@@ -86,8 +82,7 @@ def test_the_exact_law_of_all_answers_stays_below_the_ledgers_total_and_near_it(
 
 
 def test_an_event_that_says_too_little_would_be_found_out():
-    budget = dp.Budget(TOTAL)
-    certificate = fitted(budget, dp.NoisyGradientDescent(clip=0.25, steps=20))
+    certificate = fitted(dp.Budget(TOTAL), dp.NoisyGradientDescent(clip=0.25, steps=20))
     parts = [descent(certificate)] * 3
     honest, event = dp.Budget(TOTAL, accounting="gaussian"), certificate.event
     wrong = replace(event, parts=tuple(replace(e, mu=e.mu / 2) if e.kind == "gaussian" else e for e in event.parts))

@@ -110,8 +110,7 @@ def promises(draw, tilted=False):
 
     def loss(x, y):
         atom, a, shift, scale = kinds[y]
-        margin = theta[0] if tilt else x @ theta
-        return scale * ATOMS[atom](a * margin + shift) - tilt * (x @ theta)
+        return scale * ATOMS[atom](a * (theta[0] if tilt else x @ theta) + shift) - tilt * (x @ theta)
 
     public = one_of(0.1, 0.5, 2.0, 10.0, 300.0) / 2 * cp.sum_squares(theta - one_of(0.0, 0.0, -1.0, 5.0))
     public += one_of(0.0, 0.0, 0.7) * cp.norm1(theta)

@@ -53,8 +53,7 @@ def test_the_settings_of_the_documentation_work(run):
     (settings,) = re.findall(r"^```toml\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     Path("fit.toml").write_text(settings, encoding="utf-8")
     rows = [f"{1 + i % 10},{10 - i % 7},west,benign" for i in range(50)]
-    table = "\n".join(["clump thickness,cell size,ward,diagnosis", *rows])
-    Path("patients.csv").write_text(table, encoding="utf-8")
+    Path("patients.csv").write_text("\n".join(["clump thickness,cell size,ward,diagnosis", *rows]), encoding="utf-8")
     fit = "fit large_margin_gaussian patients.csv --config fit.toml --out model.npz --ledger budget.jsonl --budget 3"
     run(fit, ends=0)
     release = dp.Release.load("model.npz", template=dp.load)
@@ -69,8 +68,7 @@ def test_a_mixture_pays_for_its_components(run):
     fit = f"fit {problem} data.csv {COLUMNS} --out model.npz --proof"
     done = run(f"{fit} --ledger budget.jsonl --budget 4 --budget-delta 1e-6", ends=0)
     assert "( 20 %)  the component labels: noisy k-means" in done.out
-    certificate = dp.Release.load("model.npz").certificate
-    assert certificate.to_dict()["clustering"] == proved["certificate"]["clustering"]
+    assert dp.Release.load("model.npz").certificate.to_dict()["clustering"] == proved["certificate"]["clustering"]
     assert dp.Budget.open("budget.jsonl").remaining == (0.0, 0.0)
     run("predict model.npz data.csv", ends=0)
     assert "( 25 %)" in run(f"{fit} --share 0.25").out
@@ -298,8 +296,7 @@ def test_a_learnt_schema_is_paid_for_and_fitted(run):
     assert "0 break a declaration" in run("check-table visits.toml visits.csv", ends=0).out
     run(f"schema learn visits.csv {told} --epsilon 1 --ledger spent.jsonl", ends=1)
     run("schema learn visits.csv --label well --out visits.toml", ends=2)
-    refused = run(f"schema learn visits.csv {told} --epsilon 0.001", ends=1).err
-    assert "nothing was spent" in refused
+    assert "nothing was spent" in run(f"schema learn visits.csv {told} --epsilon 0.001", ends=1).err
 
 
 def test_rows_that_break_a_declaration_are_named_for_the_owner(run):
@@ -313,8 +310,7 @@ def test_rows_that_break_a_declaration_are_named_for_the_owner(run):
     assert "column 'age', lines 5, 9: 213 is outside the declared bounds 0 to 100" in said.out
     assert "Do not release it" in said.out
     told = run("check-table shop.toml broken.parquet --json", ends=2).json
-    found = {(item["column"], *item["rows"]) for item in told["faults"]}
-    assert found == {("age", 3, 7), ("age", 9), ("bought", 9)}
+    assert {(item["column"], *item["rows"]) for item in told["faults"]} == {("age", 3, 7), ("age", 9), ("bought", 9)}
 
 
 @pytest.mark.parametrize("asked", ["", "--progress"])

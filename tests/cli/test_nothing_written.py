@@ -191,8 +191,7 @@ def test_a_place_where_no_file_can_be_made_is_found_before_it_is_paid_for(run, o
     if "parquet" in out or "shop" in out:
         found = run(f"fit logistic_regression shop {FIT_SHOP}", "--out", out, ends=2)
     else:
-        fit = "fit logistic_regression data.csv --config fit.toml --ledger ledger.jsonl --out"
-        found = run(fit, out, ends=2)
+        found = run("fit logistic_regression data.csv --config fit.toml --ledger ledger.jsonl --out", out, ends=2)
     assert re.search("no file can be made there|would be written over|a folder with data files", found.err)
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
 

@@ -64,8 +64,7 @@ def by_definition(image, J, L):
         return values[::step, ::step]
 
     def end(values, left):
-        kernel = every(average, 2**left) * 4**left
-        return every(convolved(values, kernel).real, 2 ** (J - left))[1:-1, 1:-1]
+        return every(convolved(values, every(average, 2**left) * 4**left).real, 2 ** (J - left))[1:-1, 1:-1]
 
     found, later = [end(padded, 0)], []
     for (j, _), wave in waves.items():
@@ -224,8 +223,7 @@ def test_normalised_rows_are_at_most_1_long_whatever_their_size(size):
 
 # Public preconditioners
 def test_sums_of_many_features_stay_exact():
-    matrix = in_whole_numbers(np.ones((1, 10_000)))
-    assert matrix.sum() * RECORD_LEVELS < 2**53
+    assert in_whole_numbers(np.ones((1, 10_000))).sum() * RECORD_LEVELS < 2**53
 
 
 def test_public_records_become_round():
@@ -241,8 +239,7 @@ def test_public_records_become_round():
     single = maps.transform(np.float32(public))
     assert single.dtype == np.float32
     assert np.linalg.norm(np.float64(single), axis=1).max() <= 1
-    small = np.float32(1e-35) * np.float32(public)
-    assert maps.transform(small) == pytest.approx(single, abs=1e-4)
+    assert maps.transform(np.float32(1e-35) * np.float32(public)) == pytest.approx(single, abs=1e-4)
     assert not maps.transform(np.zeros((1, 5), np.float32)).any()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

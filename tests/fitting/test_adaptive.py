@@ -60,8 +60,7 @@ def test_people_with_several_records_are_protected_together():
     found = fit(template, data, privacy, unit=whose)
     assert found.certificate.privacy == privacy
     assert 1 - mean_loss(template, data, found) / y.var() >= 0.8
-    cut = dp.Partitions(pieces(data, [0, 1000, 2500, SIZE]))
-    same(found, fit(template, cut, privacy, unit=whose))
+    same(found, fit(template, dp.Partitions(pieces(data, [0, 1000, 2500, SIZE])), privacy, unit=whose))
     budget = dp.Budget(privacy)
     refused(dp.DomainError, "more than the declared", fit, template, data, privacy, unit=whose // 2, budget=budget)
     with pytest.raises(dp.DomainError, match="several partitions"):
@@ -168,8 +167,7 @@ def test_no_record_makes_a_fit_fail(atom, mechanism):
     template = dp.Template(dp.Record(x=dp.Ball(2), z=dp.Box(-5 * np.ones(30), 5 * np.ones(30))), loss)
     data = {"x": X[:300, :2] / 2, "z": np.zeros((300, 30))}
     data["z"][7] = 5.0
-    found = dp.solve(template, data, REPLACE, mechanism, seed=0)
-    assert np.isfinite(found["w"]).all()
+    assert np.isfinite(dp.solve(template, data, REPLACE, mechanism, seed=0)["w"]).all()
 
 
 # A finite matrix, all other entries 0, whose eigenvectors LAPACK does not find: it raises, for the whole stack.
@@ -230,5 +228,4 @@ def test_directions_that_most_records_hardly_curve_have_intervals():
     template = dp.Template(record, lambda x, t, y: t * cp.huber(a @ x - y, 1.0), 1e-9 * cp.sum_squares(a))
     g = rng.integers(0, 8, 4000)
     data = {"x": np.eye(8)[g], "t": np.where(g < 2, 1.0, 0.05), "y": 0.3 * (g % 2) + 0.2 * rng.uniform(-1, 1, 4000)}
-    found = dp.intervals(template, None, data, dp.Privacy(4.0, 1e-5), seed=0)
-    assert found.undetermined == ()
+    assert dp.intervals(template, None, data, dp.Privacy(4.0, 1e-5), seed=0).undetermined == ()

@@ -23,8 +23,7 @@ LEVELS = np.array([0.1, 0.5, 0.9])
 
 def solved(loss, fields, ends, parameters, unit, constraints=(), **data):
     """Fit a loss of y between two ends in some unit, and return the answer."""
-    record = dp.Record(**fields, y=dp.Box(*ends))
-    template = dp.Template(record, lambda **r: loss(**r, unit=unit), 0.0, constraints)
+    template = dp.Template(dp.Record(**fields, y=dp.Box(*ends)), lambda **r: loss(**r, unit=unit), 0.0, constraints)
     found = dp.solve(template, data, PRIVACY, STEPS, seed=3)
     return [np.asarray(found[name]) for name in parameters]
 
@@ -177,8 +176,7 @@ def test_expectiles_far_from_the_mean_are_learnt_within_wide_bounds(part: float)
     x = draw.uniform([0, 0], [30, 1], size=(20_000, 2))
     y = 500 + x @ [12.0, 300.0] + draw.gamma(2, 80, len(x))
     loss = lambda s, y: part * cp.square(cp.pos(y - s)) + (1 - part) * cp.square(cp.pos(s - y))  # noqa: E731
-    template = scored(loss, regularizer=small, **fields)
-    found = dp.solve(template, {"x": x, "y": y}, PRIVACY, seed=0)
+    found = dp.solve(scored(loss, regularizer=small, **fields), {"x": x, "y": y}, PRIVACY, seed=0)
     above = y > x @ found["w"] + found["b"]
     away = np.abs(y - x @ found["w"] - found["b"])
     assert part * away[above].sum() == pytest.approx((1 - part) * away[~above].sum(), rel=0.1)
@@ -229,8 +227,7 @@ def test_losses_that_are_exponentials_of_scores_less_targets_are_those_of_links(
 
 @pytest.mark.parametrize("norm", [cp.normNuc, cp.sigma_max])
 def test_matrix_norms_of_residuals_end_near_their_minimum(norm):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(2000, 3)) * [0.6, 0.3, 0.1]
+    x = np.random.default_rng(0).normal(size=(2000, 3)) * [0.6, 0.3, 0.1]
     x /= np.maximum(1, np.linalg.norm(x, axis=1))[:, None]
     P = cp.Variable((3, 3), name="P", PSD=True)
     template = dp.Template(dp.Record(x=dp.Ball(3)), lambda x: norm(P - cp.outer(x, x)), 1e-3 * cp.sum_squares(P))

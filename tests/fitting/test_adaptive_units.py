@@ -45,8 +45,7 @@ def test_features_may_have_any_units(units, apart, wide):
         data = {f"x{k}": raw[:, k] for k in range(FEATURES)}
         score = lambda *x: sum(x[k] * w[k] for k in range(FEATURES)) + b  # noqa: E731
         loss = lambda x0, x1, x2, x3, y: cp.logistic(-y * score(x0, x1, x2, x3))  # noqa: E731
-    learner = dp.Template(dp.Record(**fields, y=dp.Choice([-1, 1])), loss)
-    found = fit(learner, data | {"y": SIGNS})
+    found = fit(dp.Template(dp.Record(**fields, y=dp.Choice([-1, 1])), loss), data | {"y": SIGNS})
     exact = dp.solve_without_privacy(logistic(), DATA)
     assert np.linalg.norm(size * found["w"] - exact["w"]) <= 0.3 * np.linalg.norm(exact["w"])
     assert abs(found["b"] + middle @ found["w"] - exact["b"]) <= 0.3
@@ -65,8 +64,7 @@ def test_features_may_have_any_units(units, apart, wide):
 )
 def test_losses_that_bend_follow_the_units_of_targets(loss, unit):
     """Others than squares were taken for links, whose scores are logarithms: answers were up to 1e7 times too far away."""
-    learner = scored(lambda score, y: loss(y - score), y=dp.Box(0, 8 * unit))
-    found = fit(learner, {"x": X, "y": unit * (TARGETS + 4)})
+    found = fit(scored(lambda score, y: loss(y - score), y=dp.Box(0, 8 * unit)), {"x": X, "y": unit * (TARGETS + 4)})
     missed = X @ found["w"] / unit + found["b"] / unit - 4.3 - SCORES
     assert missed.std() <= 0.1
     assert abs(missed.mean()) <= 0.15
@@ -237,8 +235,7 @@ def test_metrics_of_triplets_are_learnt_as_classes_are():
     found = dp.solve(
         dp.Template(dp.Record(a=box, b=box, c=box), loss), {"a": a, "b": b, "c": c}, dp.Privacy(3.0, 1e-6), seed=0
     )
-    lost = np.maximum(1 + square(found["M"], a - b) - square(found["M"], a - c), 0)
-    assert lost.mean() < 0.35
+    assert np.maximum(1 + square(found["M"], a - b) - square(found["M"], a - c), 0).mean() < 0.35
 
 
 def test_hinges_under_constraints_are_clipped_however_many_records_there_are():

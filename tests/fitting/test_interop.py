@@ -138,8 +138,7 @@ def test_a_ledger_never_counts_less_than_dp_accounting(privacy, kind):
 
 def test_people_of_a_ledger_have_so_many_records():
     da = pytest.importorskip("dp_accounting")
-    people = dp.Privacy(20.0, 1e-3, "add-remove", unit="patient", most=3)
-    budget = ledger(people)
+    budget = ledger(dp.Privacy(20.0, 1e-3, "add-remove", unit="patient", most=3))
     dp.interop.charge(budget, da.GaussianDpEvent(4.0), "theirs", 1e-6)
     assert budget.entries[0].event.mu == 3 * math.nextafter(0.25, 1)
     with pytest.raises(TemplateError, match="does not limit a patient to 3"):
@@ -195,8 +194,7 @@ def test_a_measurement_fits_and_its_map_is_the_certificates(odp, privacy):
     assert measurement.map(1) == pair(privacy)
     assert measurement.map(3) == pair(certificate.for_group(3))
     assert measurement.map(0) == (0.0 if privacy.pure else (0.0, 0.0))
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-0.5, 0.5, (400, 3))
+    X = np.random.default_rng(0).uniform(-0.5, 0.5, (400, 3))
     release = measurement({"x": X, "y": np.where(X[:, 0] > 0, 1, -1)})
     assert (release.spent, release.certificate.event) == (privacy, certificate.event)
     budget = ledger(dp.Privacy(3.0, 1e-5, privacy.adjacency))
@@ -213,8 +211,7 @@ def test_a_measurement_asks_for_trust_and_for_records(odp):
 
 
 def test_opendp_s_own_measurements_are_entered(odp):
-    space = odp.vector_domain(odp.atom_domain(bounds=(0.0, 1.0))), odp.symmetric_distance()
-    total = space >> odp.t.then_sum()
+    total = (odp.vector_domain(odp.atom_domain(bounds=(0.0, 1.0))), odp.symmetric_distance()) >> odp.t.then_sum()
     laplace, gaussian = total >> odp.m.then_laplace(4.0), total >> odp.m.then_gaussian(4.0)
     for adjacency, distance in (("add-remove", 1), ("replace-one", 2)):
         budget = ledger(dp.Privacy(9.0, 1e-4, adjacency))

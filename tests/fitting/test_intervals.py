@@ -202,19 +202,16 @@ def test_combinations_have_intervals_from_the_covariance(tmp_path):
     found = dp.intervals(loaded("logistic_regression"), None, data, dp.Privacy(3.0, 1e-6), seed=1)
     found.save(tmp_path / "found.json")
     found = dp.Coefficients.load(tmp_path / "found.json")
-    one = found.combination({"w[1]": 2.0})
-    assert one.standard_error == pytest.approx(2 * found.standard_errors[1])
+    assert found.combination({"w[1]": 2.0}).standard_error == pytest.approx(2 * found.standard_errors[1])
     apart = found.combination({"w[0]": 1, "w[1]": -1})
-    variance = np.array([1, -1, 0]) @ found.covariance @ [1, -1, 0]
-    assert apart.standard_error == pytest.approx(math.sqrt(variance))
+    assert apart.standard_error == pytest.approx(math.sqrt(np.array([1, -1, 0]) @ found.covariance @ [1, -1, 0]))
     assert abs(apart.estimate - (true[0] - true[1])) < 4 * apart.standard_error
     # Of normal draws, the quotient's spread is about that of the delta method.
     quotient = found.combination({"w[1]": 60}, over={"w[0]": 1})
     draws = rng.multivariate_normal(found.estimates, found.covariance, 20_000)
     assert quotient.standard_error == pytest.approx(np.std(60 * draws[:, 1] / draws[:, 0]), rel=0.2)
     assert quotient.lower < quotient.estimate < quotient.upper
-    schema = dp.Schema(dict.fromkeys("abc", (0, 2)), "sick", ["no", "yes"])
-    ratios = found.ratios(schema)
+    ratios = found.ratios(dp.Schema(dict.fromkeys("abc", (0, 2)), "sick", ["no", "yes"]))
     np.testing.assert_allclose(np.sqrt(np.diag(ratios.covariance)), ratios.standard_errors)
     refused(dp.TemplateError, "w", found.combination, {"age": 1})
 
@@ -229,7 +226,6 @@ def whole_releases(monkeypatch, privacy, seed, n, kind):
     if kind == "numbers":  # Targets at one end of their bounds, so that the constant is sought
         learner = scored(lambda s, y: cp.square(s - y), x=dp.Ball(1), y=dp.Box(-1, 1))
         y = 0.01 * x[:, 0] - 0.97
-    first = np.r_[x, np.full((most, 1), own)], np.r_[y, np.full(most, -1)]
     other = (
         (np.r_[x, np.full((most, 1), rng.choice([own, 0.0, -own]))], np.r_[y, np.full(most, 1)]) if replaced else (x, y)
     )
@@ -240,7 +236,7 @@ def whole_releases(monkeypatch, privacy, seed, n, kind):
         mechanism, size = dp.AdaptiveSteps(rounds=4), None if replaced else n
         return dp.solve(learner, {"x": rows, "y": labels}, privacy, mechanism, size=size, seed=seed, **whose)
 
-    return lost_at_answers(monkeypatch, fit, first, other)
+    return lost_at_answers(monkeypatch, fit, (np.r_[x, np.full((most, 1), own)], np.r_[y, np.full(most, -1)]), other)
 
 
 MANY = {"unit": "patient", "most": 3}

@@ -21,8 +21,7 @@ THREE = np.argmax(X[:, :3], axis=1)
 def run(path, inputs):
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert {item.name for item in session.get_inputs()} == set(inputs)
-    found = session.run(None, inputs)
-    return dict(zip((item.name for item in session.get_outputs()), found, strict=True))
+    return dict(zip((item.name for item in session.get_outputs()), session.run(None, inputs), strict=True))
 
 
 def near(one, two):
@@ -104,8 +103,7 @@ def test_tables_of_a_schema(tmp_path, options):
     schema = dp.Schema(COLUMNS, "sick", ["no", "yes"], clip=True, **options)
     rows, labels = schema.encode(TABLE | {"sick": SICK})
     learner = dp.load("logistic_regression", features=rows.shape[1], labels=("no", "yes"), radius=schema.radius)
-    promise = dp.Privacy(4.0, 1e-5)
-    release = dp.solve(learner, {"x": rows, "y": labels}, promise, seed=0)
+    release = dp.solve(learner, {"x": rows, "y": labels}, dp.Privacy(4.0, 1e-5), seed=0)
     release.to_onnx(tmp_path / "model.onnx")
     release.save(tmp_path / "model.npz")
     dp.Release.load(tmp_path / "model.npz", template=dp.load).to_onnx(tmp_path / "loaded.onnx")

@@ -53,8 +53,7 @@ def template():
 
 def test_parameters_are_copies_that_cannot_be_written_to_and_drag_no_memory_along():
     source = np.ones((4, 3))
-    view = source[1:3, ::2]
-    release = full(parameters={"W": view, "T": np.asfortranarray(source).T})
+    release = full(parameters={"W": source[1:3, ::2], "T": np.asfortranarray(source).T})
     source[:] = 7
     np.testing.assert_array_equal(release["W"], np.ones((2, 2)))
     np.testing.assert_array_equal(release["T"], np.ones((3, 4)))
@@ -180,8 +179,7 @@ def members():
 
 
 def rewritten(path, **changes):
-    header = json.loads(str(members()["header"])) | changes
-    np.savez(path, **{**members(), "header": np.array(json.dumps(header))})
+    np.savez(path, **{**members(), "header": np.array(json.dumps(json.loads(str(members()["header"])) | changes))})
 
 
 class Bomb:
@@ -228,8 +226,7 @@ def test_doctored_files_and_templates_that_do_not_fit_are_refused(path):
     fitted, other = (template.with_parts(source=None) for template in own.values())
     data = {"x": np.zeros((50, 3)), "y": ["no", "yes"] * 25}
     for privacy in (Privacy(1.0, 1e-6), Privacy(1.0, 1e-6, unit="person", most=1, keep="weights")):
-        given = {"unit": range(50)} if privacy.unit else {}
-        dp.solve(fitted, data, privacy, **given).save(path)
+        dp.solve(fitted, data, privacy, **{"unit": range(50)} if privacy.unit else {}).save(path)
         assert Release.load(path, template=fitted).labels == ("no", "yes")
         refused(TemplateError, r"have .*'no', 'yes'.*declares .*'yes', 'no'", Release.load, path, template=other)
 

@@ -66,8 +66,7 @@ def test_sets_and_costs_of_all_scales(name):
     [(1.0, 1.75e4, 2.58e5, (1, 9, 11, 13, 16, 17, 37)), (3.4e4, 8e-6, 1.0, range(4)), (1.7e4, 1e-6, 8e-6, range(4))],
 )
 def test_squares_over_a_coordinate_at_the_tip_of_their_set(ridge, radius, size, seeds):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(100, 5))
+    x = np.random.default_rng(0).normal(size=(100, 5))
     x *= 0.97 * radius / np.linalg.norm(x, axis=1, keepdims=True)
     shifted = dict(soak_sets.SETS, shifted=lambda w, s: [3 * cp.quad_over_lin(w[1:] - w[0], w[0]) <= s])
     for constraint in ("quadratic over linear", "shifted"):
@@ -76,8 +75,7 @@ def test_squares_over_a_coordinate_at_the_tip_of_their_set(ridge, radius, size, 
             template = of_parts("vector", 5, "huber", "none", constraint, 1.0, ridge, radius, size)
         for seed in seeds:
             data = {"x": x, "y": np.ones(100, dtype=int)}
-            found = dp.solve(template, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), seed=seed)["w"]
-            assert found[0] >= 0
+            assert dp.solve(template, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), seed=seed)["w"][0] >= 0
 
 
 # Losses that bend within a trillionth of K or a millionth of the answer; tiny sets; logarithms at the ends of their domains.

@@ -56,8 +56,7 @@ def test_the_release_follows_the_law_of_its_certificate():
     noise = []
     for seed in range(400):
         theta = dp.solve(template, data, PROMISE, seed=seed)["w"]
-        slope = -1 / (1 + np.exp(xy @ theta))
-        noise.append(-(slope @ xy + (SIZE * regularization + certificate.added) * theta))
+        noise.append(-((-1 / (1 + np.exp(xy @ theta))) @ xy + (SIZE * regularization + certificate.added) * theta))
     lengths = np.linalg.norm(noise, axis=1)
     assert stats.kstest(lengths / certificate.noise_scale, stats.gamma(certificate.noise_dimension).cdf).pvalue > 1e-3
     # On the sphere in three dimensions each coordinate of a uniform direction is uniform on [-1, 1].

@@ -87,8 +87,7 @@ class Person:
     y: np.ndarray
 
     def slopes(self, w):
-        z = np.outer(w, self.y * self.x)
-        s = expit(-z)
+        s = expit(-np.outer(w, self.y * self.x))
         return (-s * self.y * self.x).sum(axis=1), (s * (1 - s) * self.x**2).sum(axis=1)
 
 
@@ -120,14 +119,12 @@ def test_no_person_on_the_line_breaks_a_promise_whatever_the_labels(noise, keep,
     for _ in range(15):
         people = []
         for count in rng.integers(1, most + 1, 2) if rng.random() < 0.5 else (most, most):
-            weight = 1 / count if keep == "weights" else 1.0
             x = np.ones(count) if rng.random() < 0.7 else rng.uniform(-1, 1, count)
             y = np.full(count, rng.choice([-1, 1])) if rng.random() < 0.6 else rng.choice([-1, 1], count)
-            people.append(Weighted(x, y, weight))
+            people.append(Weighted(x, y, 1 / count if keep == "weights" else 1.0))
         first, second = people if adjacency == "replace-one" else (people[0], nobody)
         for one, other in ((first, second), (second, first)):
-            pull = rng.choice([-1, 0, 1]) * rng.uniform(0, 20)
-            d, ratio = delta_of(found, one, other, pull, claimed)
+            d, ratio = delta_of(found, one, other, rng.choice([-1, 0, 1]) * rng.uniform(0, 20), claimed)
             assert d <= lost + 1e-6 if noise == "gaussian" else ratio <= claimed * (1 + 1e-6)
             worst = max(worst, d / lost if noise == "gaussian" else ratio / claimed)
     if adjacency == "add-remove":  # slopes of opposite records on the line differ by less than their bounds allow
@@ -151,8 +148,7 @@ def test_curvature_of_a_persons_rows_adds_up_inside_of_one_determinant(problem):
             claimed = analysis.log_det(mu, visits(most=rows).person)[0]
             assert claimed <= rows * analysis.log_det(mu)[0] * (1 + 1e-9)
             for _ in range(20):
-                batch = problem.record.sample(rows, rng)
-                loss = BatchedLoss(problem, analysis.form.space, batch)
+                loss = BatchedLoss(problem, analysis.form.space, problem.record.sample(rows, rng))
                 hessian = loss.hessian(rng.normal(size=analysis.form.space.dim) * rng.choice([0.1, 1.0, 5.0]))
                 assert np.linalg.slogdet(np.eye(len(hessian)) + hessian / mu)[1] <= claimed * (1 + 1e-9)
 

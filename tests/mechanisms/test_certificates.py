@@ -143,8 +143,7 @@ def test_nobody_copies_a_certificate_without_saying_its_event(monkeypatch):
     dp.tune_repeated(candidates, data, delta, repetitions=dp.Repetitions(1.1))
     list(dp.sweep(candidates, data, total=delta, mechanism=dp.OutputPerturbation("gaussian")))
     mixture = dp.load("large_margin_gaussian_mixture", features=2, components=2, labels=[-1, 1])
-    found = dp.solve_mixture(mixture, data, delta).release
-    dp.Certificate.from_json(found.certificate.to_json())
+    dp.Certificate.from_json(dp.solve_mixture(mixture, data, delta).release.certificate.to_json())
     dp.statistics(dp.load("least_squares_classifier", features=2, labels=[-1, 1]), data, delta)
 
 

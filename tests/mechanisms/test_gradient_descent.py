@@ -52,8 +52,7 @@ def transcript_delta(slopes, first, second, clip, step, sigma, epsilon):
     seen = start[0] + noise
     then = [slopes(-step * seen, records, clip) for records in (first, second)]
     lead = (seen - start[1]) ** 2 - noise**2
-    follow = (then[0][:, None] + noise - then[1][:, None]) ** 2 - noise**2
-    loss = (lead[:, None] + follow) / (2 * sigma**2)
+    loss = (lead[:, None] + ((then[0][:, None] + noise - then[1][:, None]) ** 2 - noise**2)) / (2 * sigma**2)
     weight = np.multiply.outer(*[stats.norm.pdf(noise / sigma)] * 2) * (noise[1] - noise[0]) ** 2 / sigma**2
     return float((weight * np.maximum(-np.expm1(epsilon - loss), 0.0)).sum())
 

@@ -22,8 +22,7 @@ def log_law(matrix, beta):
     """Log density of the noise up to a constant, for matrices (..., rows, columns)."""
     rows, columns = matrix.shape[-2:]
     a = (degrees_of_freedom(rows, columns) + columns) / 2
-    s = a / beta
-    return np.asarray(-a * np.linalg.slogdet(np.eye(rows) + matrix @ np.swapaxes(matrix, -1, -2) / s**2)[1])
+    return np.asarray(-a * np.linalg.slogdet(np.eye(rows) + matrix @ np.swapaxes(matrix, -1, -2) / (a / beta) ** 2)[1])
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 4), (2, 3), (4, 2)])

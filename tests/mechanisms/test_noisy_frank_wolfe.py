@@ -105,8 +105,7 @@ def law(form, batch, privacy, count, vertices, level=0.8):
         noise = Scripted(1.0, None)
         noise.script = list(script)
         queries = VertexQueries(scores, batch, privacy, noise)
-        reach = np.ones((2, count, 1))
-        queries.choose(np.full(scores.shape, 0.3), 0.4, reach, level, vertices)
+        queries.choose(np.full(scores.shape, 0.3), 0.4, np.ones((2, count, 1)), level, vertices)
         found.append(noise.probability)
     assert sum(found) == 1
     return np.array(found, dtype=float)

@@ -44,6 +44,7 @@ def cells(loss, public, *constraints, **fields):
 
 
 SIX = cells(lambda k, y: cp.logistic(-y * f[k]), cp.sum_squares(f), cp.diff(f) >= 0, y=FIELDS["y"])
+STEEP = cells(lambda k, y: cp.pos(1 - y * f[k]), cp.sum_squares(f), cp.diff(f) >= 0, y=FIELDS["y"])
 ENTRIES = of(lambda i, j, y: cp.square(table[i, j] - y), 1e-3 * cp.normNuc(table), i=NINE, j=NINE, y=dp.Box(0, 1))
 SHARES = cells(lambda k: cp.sum_squares(q - np.eye(6)[k, :5]) / 2, 0 * cp.sum(q), cp.sum(q) == 1, q >= 0)
 LINEAR, QUADRATIC = "Chosen because scores are linear", "Chosen because the loss is quadratic"
@@ -66,6 +67,8 @@ DEFAULTS = [
     (smoothed(0), PROMISE, 100, "queries", ""),
     *((smoothed(1), PROMISE, *usual, "") for usual in ((100, "gradients"), (5000, "queries"))),
     *((SIX, PROMISE, *usual, "") for usual in ((100, "queries"), (5000, "objective"))),  # many records in each cell
+    # Clipped steps go astray where levels weigh no features, the farther the more records there are
+    *((STEEP, APPROXIMATE, *usual, "") for usual in ((300, "gradients"), (20_000, "output"))),
     *((SQUARES, privacy, int(0.99 * ENOUGH), "statistics", QUADRATIC) for privacy in (PROMISE, dp.Privacy(1.0, 1e-5))),
     *((SQUARES, privacy, int(1.01 * ENOUGH) + 1, "queries", "") for privacy in (PROMISE, dp.Privacy(1.0, 1e-5))),
     *((SHARES, privacy, 1000, "statistics", "") for privacy in (PURE, APPROXIMATE)),

@@ -42,8 +42,7 @@ def probabilities_of(law, count):
 
 def best_of(base, law):
     """Law of the best of K draws from `base`, whose outcomes are ordered from worst to best."""
-    below = np.concatenate([[0.0], np.cumsum(base)])
-    return np.diff(generating(law, np.minimum(below, 1.0)))
+    return np.diff(generating(law, np.minimum(np.concatenate([[0.0], np.cumsum(base)]), 1.0)))
 
 
 def loss(first, second):
@@ -257,8 +256,7 @@ def test_constraints_in_a_range_are_those_of_the_parameters_and_imply_those_that
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_one_person_moves_no_mistake_farther_than_the_choice_allows(adjacency, level, monkeypatch):
     rng, seen = np.random.default_rng(1), []
-    unit = {"unit": "person", "most": 3}
-    plan = RangePlan(dp.Privacy(50.0, 0.0, adjacency, **unit), 60, level)
+    plan = RangePlan(dp.Privacy(50.0, 0.0, adjacency, **{"unit": "person", "most": 3}), 60, level)
 
     def taken(mistakes, epsilon, adjacency, rng):
         seen.append(np.array(mistakes, dtype=float))
@@ -271,8 +269,7 @@ def test_one_person_moves_no_mistake_farther_than_the_choice_allows(adjacency, l
         for data in (places, other):
             plan.chosen(np.bincount(data, minlength=CELLS), None)
     for middle, width, moved_middle, moved_width in zip(*(seen[k::4] for k in range(4)), strict=True):
-        bound = 0.5 if adjacency == "add-remove" else 1.0
-        assert np.abs(middle - moved_middle).max() <= bound + 1e-9
+        assert np.abs(middle - moved_middle).max() <= (0.5 if adjacency == "add-remove" else 1.0) + 1e-9
         change = width - moved_width
         assert (change >= -1e-9).all() or adjacency == "replace-one"
         assert np.abs(change).max() <= 1 + 1e-9

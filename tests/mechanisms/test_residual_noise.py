@@ -55,8 +55,7 @@ def made(noise="discrete Laplace", scale=5.0, **changes):
 def test_the_noise_has_the_declared_law(kind, scale, seed):
     # A single step of sensitivity keeps OpenDP's own check of the cost content.
     noise = made(kind, scale, epsilon=40.0, delta=0.5)
-    rng = None if seed is None else seeded_generator(seed)
-    drawn = perturb(np.zeros(noise.dimension), noise, rng) / noise.step
+    drawn = perturb(np.zeros(noise.dimension), noise, None if seed is None else seeded_generator(seed)) / noise.step
     assert (drawn == np.rint(drawn)).all()
     edge = int(stats.norm.isf(1e-3) * scale) + 1
     inside = np.arange(-edge, edge + 1)
@@ -92,8 +91,7 @@ def test_two_answers_are_no_further_apart_on_the_grid_than_declared(dimension, d
         direction = rng.normal(size=dimension) if trial % 3 else np.ones(dimension)
         direction *= distance / np.linalg.norm(direction)
         steps = [np.rint((exact + sign * direction) / noise.step) for sign in (1, -1)]
-        order = 1 if noise.noise == "discrete Laplace" else 2
-        worst = max(worst, float(np.linalg.norm(steps[0] - steps[1], order)))
+        worst = max(worst, float(np.linalg.norm(steps[0] - steps[1], 1 if noise.noise == "discrete Laplace" else 2)))
     assert 0.85 * noise.sensitivity < worst <= noise.sensitivity
 
 
@@ -117,8 +115,7 @@ def test_noise_on_the_integers_is_as_private_as_a_little_less_normal_noise(scale
         loss = (2 * k * shift - shift**2) / (2 * scale**2)
         for epsilon in (0.0, 0.1, 1.0, 5.0):
             found = float((mass * np.maximum(-np.expm1(epsilon + loss), 0.0)).sum())
-            claimed = float(gaussian_delta(epsilon, integer_level(shift, scale))) + grid_loss(epsilon)
-            assert found <= claimed + 1e-14
+            assert found <= (float(gaussian_delta(epsilon, integer_level(shift, scale))) + grid_loss(epsilon)) + 1e-14
             plane = np.add.outer(loss, loss)
             both = float((np.outer(mass, mass) * np.maximum(-np.expm1(epsilon + plane), 0.0)).sum())
             assert both <= float(gaussian_delta(epsilon, integer_level(math.sqrt(2) * shift, scale))) + 1e-14

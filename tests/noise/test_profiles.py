@@ -31,8 +31,7 @@ def hockey_stick(epsilon, a):
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, 5.0])
 def test_the_profile_of_the_gaussian_mechanism_is_exact(epsilon, a):
     exact = hockey_stick(epsilon, a)
-    found = float(gaussian_delta(epsilon, a))
-    assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-7) + 1e-18
+    assert exact * (1 - 1e-9) <= float(gaussian_delta(epsilon, a)) <= exact * (1 + 1e-7) + 1e-18
 
 
 def test_extreme_numbers_do_no_harm():
@@ -60,8 +59,7 @@ def test_the_chi_bound_is_above_quadrature_and_close(dimension, a, epsilon):
 
 
 def test_a_delta_that_is_no_number_proves_nothing():
-    found = smallest_scale(lambda scale: math.nan if scale < 3 else 1 / scale, 1e-3, 1.0)
-    assert found == pytest.approx(1e3)
+    assert smallest_scale(lambda scale: math.nan if scale < 3 else 1 / scale, 1e-3, 1.0) == pytest.approx(1e3)
     assert smallest_scale(lambda scale: math.nan, 1e-3, 1.0) is None
 
 
@@ -140,15 +138,13 @@ def test_limits():
 
 def one_step(epsilon, multiplier, rate):
     """The exact delta of one step: both orders, by the profile of the Gaussian mechanism (Balle, Barthe & Gaboardi 2018)."""
-    more = math.log1p(math.expm1(epsilon) / rate)
-    first = rate * float(gaussian_delta(more, 1 / multiplier))
+    first = rate * float(gaussian_delta(math.log1p(math.expm1(epsilon) / rate), 1 / multiplier))
     less = 1 + math.expm1(-epsilon) / rate
     if less <= 0:
         return first
     # E[(1 - e^eps ((1 - q) + q r))_+] for r the likelihood ratio
     scale = 1 - math.exp(epsilon) * (1 - rate)
-    second = scale * float(gaussian_delta(math.log(math.exp(epsilon) * rate / scale), 1 / multiplier))
-    return max(first, second)
+    return max(first, scale * float(gaussian_delta(math.log(math.exp(epsilon) * rate / scale), 1 / multiplier)))
 
 
 @pytest.mark.parametrize(("multiplier", "rate", "epsilon"), [(1.0, 0.1, 0.05), (0.8, 0.5, 0.4), (2.0, 0.9, 0.3)])

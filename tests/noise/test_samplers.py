@@ -284,13 +284,11 @@ def test_noise_is_as_large_as_the_level_asks_for():
 # Choices
 @pytest.mark.parametrize("rate", [1e-9, 1e-3, 0.37, 5.0])
 def test_weights_are_exponentials_but_for_fourteen_digits(rate):
-    rng = np.random.default_rng(0)
-    levels = rng.integers(0, int(60 / rate) + 2, 200)
+    levels = np.random.default_rng(0).integers(0, int(60 / rate) + 2, 200)
     weights = choice_weights(levels, rate)
     with localcontext(prec=50):
         for level, weight in zip(levels.tolist(), weights, strict=True):
-            gap = min(int(levels.max()) - level, int(40 / rate))
-            exact = (-Decimal(rate) * gap).exp() * 2**112
+            exact = (-Decimal(rate) * min(int(levels.max()) - level, int(40 / rate))).exp() * 2**112
             assert abs(Decimal(weight) / exact - 1) < Decimal("1.5e-14")
 
 

@@ -48,8 +48,7 @@ def test_points_and_steps_are_certified_against_closed_forms():
                 distance = float(np.linalg.norm(point - exact))
                 assert distance <= bound
                 ratios.append(distance / bound)
-                lipschitz = float(10 ** rng.uniform(-1, 3))
-                found = proximal_step(problem, point, *problem.smooth(point), lipschitz)
+                found = proximal_step(problem, point, *problem.smooth(point), float(10 ** rng.uniform(-1, 3)))
                 distance = float(np.linalg.norm(found.theta - exact))
                 assert distance <= found.distance_bound + 1e-15
                 taken.append(distance / found.distance_bound)
@@ -169,8 +168,7 @@ def test_steps_reach_what_interior_points_reach(name, monkeypatch):
     )
     found, _ = closest_point(problem, np.zeros(problem.space.dim), 1e-7)
     assert found.distance_bound <= 1e-7
-    other = ConicSolver().solve(problem, 1e-6)
-    assert np.linalg.norm(found.theta - other.theta) <= 1e-7 + 1e-6
+    assert np.linalg.norm(found.theta - ConicSolver().solve(problem, 1e-6).theta) <= 1e-7 + 1e-6
     assert 0 < found.evaluations < 60
 
 

@@ -79,8 +79,7 @@ def test_whether_it_is_released_depends_on_no_record(solver, known, capfd):
     x[:known] = 0.5
     learner = dp.load("logistic_regression", features=2)
     data = {"x": x, "y": np.ones(20, dtype=int)}
-    release = dp.solve(learner, data, dp.Privacy(1.0), backend=dp.ConicSolver(solver))
-    assert release.private
+    assert dp.solve(learner, data, dp.Privacy(1.0), backend=dp.ConicSolver(solver)).private
     # HiGHS says its name and version when CVXPY asks it for infinity, before it has seen anything.
     name = ("Running HiGHS", "Includes third-party software")
     assert [line for line in capfd.readouterr().out.splitlines() if not line.startswith(name)] == []
@@ -102,8 +101,7 @@ def test_a_limit_of_the_solvers_own_is_no_reason_to_fail(records):
         return cp.maximum(0.9 * (y - x @ w), -0.1 * (y - x @ w))
 
     record = dp.Record(x=dp.Ball(4), y=dp.Box(-0.37518098226691743, 0.37518098226691743))
-    regularizer = 0.4435108007211245 * cp.sum_squares(w)
-    template = dp.Template(record, pinball, regularizer, [cp.log_sum_exp(w / 1000) <= -1])
+    template = dp.Template(record, pinball, 0.4435108007211245 * cp.sum_squares(w), [cp.log_sum_exp(w / 1000) <= -1])
     x = np.array(
         [
             [0.7398850960376182, -0.10727983089052837, 0.19588837726401942, -0.6345776754648507],
@@ -217,8 +215,7 @@ def test_no_multipliers_are_looked_for_where_points_are_far_away(monkeypatch):
     template = dp.Template(
         dp.Record(x=dp.Ball(40)), lambda x: x @ w, cp.sum_squares(w) + cp.square(u), [cp.norm(w) <= u]
     )
-    feasible = analyse(template).form.feasible
-    assert np.isinf(feasible.upper).all()
+    assert np.isinf(analyse(template).form.feasible.upper).all()
     assert asked == [40]
 
 
@@ -228,6 +225,5 @@ def test_derivatives_of_a_batch_take_one_evaluation_for_each_score(monkeypatch):
     monkeypatch.setattr(batch_program, "over_records", lambda *given: asked.append(1) or over_records(*given))
     template = dp.load("least_squares_classifier", features=10, classes=3)
     data = {"x": np.random.default_rng(0).normal(size=(60, 10)) / 10, "y": np.arange(60) % 3}
-    found = dp.solve_without_privacy(template, data)
-    assert found.gap < 1e-6
+    assert dp.solve_without_privacy(template, data).gap < 1e-6
     assert len(asked) <= 3 * 2 * 3

@@ -145,8 +145,7 @@ def test_fits_take_no_more_passes(name, monkeypatch):
 @pytest.mark.parametrize("name", [*SEMIDEFINITE, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
 def test_learners_with_semidefinite_matrices_take_at_most_40_passes(name, monkeypatch):
     problem, options, classes, size = (SEMIDEFINITE | LARGE)[name]
-    data = clouds(problem, options["features"], classes, size)
-    found = passes_of(dp.load(problem, **options), data, monkeypatch)
+    found = passes_of(dp.load(problem, **options), clouds(problem, options["features"], classes, size), monkeypatch)
     assert max(found) <= 40, found
 
 

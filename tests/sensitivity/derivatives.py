@@ -58,8 +58,7 @@ class Jets:
         leaves = {leaf: np.moveaxis(fields[leaf.name], 0, -1) for leaf in expression.fields}
         blocks, count = self.form.space.blocks.values(), len(theta)
         for block in blocks:
-            values = block.lift @ theta.T[block.slice]
-            leaves[block.variable] = values.reshape(*block.variable.shape, -1, order="F")
+            leaves[block.variable] = (block.lift @ theta.T[block.slice]).reshape(*block.variable.shape, -1, order="F")
         found = over_records(entries, leaves)
         result = np.zeros((count, len(entries), theta.shape[1]), dtype=theta.dtype)
         for k, entry in enumerate(entries):

@@ -218,8 +218,7 @@ def test_a_wrong_rule_is_broken(monkeypatch):
 
     def wrong(expression, arguments):
         (entry,) = rule(expression, arguments)
-        pieces = tuple(piece.scaled(0.8) for piece in entry.pieces)
-        return [replace(entry, pieces=pieces)]
+        return [replace(entry, pieces=tuple(piece.scaled(0.8) for piece in entry.pieces))]
 
     monkeypatch.setitem(LOGISTIC.__dict__, "bounds", wrong)
     refused(dp.DPConvexError, DEFECT, dp.falsify, dp.load("logistic_regression", features=2), **FAST)

@@ -83,8 +83,7 @@ def draw_hessian(piece, rows, rng):
     points = piece.terms[0].rows @ rows
     weight = rng.dirichlet(np.full(len(points), rng.choice([0.2, 1.0, 20.0])))
     mean = weight @ points
-    covariance = (points.T * weight) @ points - np.outer(mean, mean)
-    return piece.outer * np.outer(mean, mean) + piece.spread * covariance
+    return piece.outer * np.outer(mean, mean) + piece.spread * ((points.T * weight) @ points - np.outer(mean, mean))
 
 
 @given(SEEDS, st.sampled_from([0, 1]))
@@ -220,6 +219,5 @@ def test_sums_of_the_same_parts_have_these_parts_as_generators(boxed):
     fields = form.template.record.sample(60, np.random.default_rng(0)).fields
     rows = generator_rows(analysis, Jets(form, fields, np.zeros((1, form.space.dim))))
     assert len(gram.generators) == 9  # one for each position and column
-    products = np.einsum("zgd,zhd->zgh", rows, rows)
-    assert np.linalg.eigvalsh(gram.upper - products).min() > -1e-9
+    assert np.linalg.eigvalsh(gram.upper - np.einsum("zgd,zhd->zgh", rows, rows)).min() > -1e-9
     assert boxed or gram.upper == pytest.approx(np.eye(9))

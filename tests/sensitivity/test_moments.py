@@ -130,8 +130,7 @@ def free(features=3):
 
 def test_releases_are_noisy_sums_on_a_grid():
     data, template, mechanism = table(), free(), SufficientStatistics(weight=1.0)
-    moments = mechanism.moments(LossForm(template), "replace-one")
-    exact = moment_sums(moments, template.record.validate(data))
+    exact = moment_sums(mechanism.moments(LossForm(template), "replace-one"), template.record.validate(data))
     certificate = dp.verify(template, PROMISE, 400, mechanism)
     steps = dp.statistics(template, data, PROMISE, mechanism).values / certificate.cover.step
     assert (steps == np.rint(steps)).all()
@@ -250,5 +249,4 @@ def test_noise_of_counts_is_told_before_payment(privacy):
     data = {"g": np.repeat(groups, 100)}
     off = [dp.statistics(learner, data, privacy, seed=seed).values - 100 for seed in range(60)]
     assert np.sqrt(np.mean(np.square(off))) == pytest.approx(told, rel=0.25)
-    level = gaussian_level(1.0, 1e-6)
-    assert told == pytest.approx(np.sqrt(2) / level if privacy.delta else np.sqrt(8), rel=0.02)
+    assert told == pytest.approx(np.sqrt(2) / gaussian_level(1.0, 1e-6) if privacy.delta else np.sqrt(8), rel=0.02)

@@ -93,8 +93,7 @@ def largest_bend(piece, images):
 
 def draw_points(form, rng):
     """Draw parameters in K, some of them far out, and some near 0, where many terms tie or bend."""
-    scale = np.array([1e-6, 0.3, 1.0, 3.0, 10.0, 100.0])[:POINTS, None]
-    points = scale * rng.normal(size=(POINTS, form.space.dim))
+    points = np.array([1e-6, 0.3, 1.0, 3.0, 10.0, 100.0])[:POINTS, None] * rng.normal(size=(POINTS, form.space.dim))
     inside = form.feasible.project(0.01 * rng.normal(size=form.space.dim))
     # Off corners of K, where arguments may be exactly where a loss begins to bend: what is claimed of Hessians is so elsewhere.
     return np.stack([(1 - 1e-7) * form.feasible.project(point) + 1e-7 * inside for point in points])
@@ -284,8 +283,7 @@ def test_one_parameter_may_be_seen_through_several_functions_of_a_record(name):
     fields, loss, slope = LINE[name]
     w = cp.Variable(name="w")
     template = dp.Template(dp.Record(**fields), lambda **z: loss(w, **z), 0.01 * cp.square(w))
-    promise = dp.Privacy(1.0, 1e-6, "add-remove")
-    certificate = dp.verify(template, promise, 1000, dp.ObjectivePerturbation("gaussian"))
+    certificate = dp.verify(template, dp.Privacy(1.0, 1e-6, "add-remove"), 1000, dp.ObjectivePerturbation("gaussian"))
     theta, sigma, mu = np.linspace(-40, 40, 400_001), certificate.noise_scale, certificate.strong_convexity
     one, none = (np.diff(norm.cdf((mu * theta + pull) / sigma)) for pull in (slope(theta), 0.0))
     epsilon = certificate.noise_epsilon + certificate.jacobian_epsilon

@@ -148,8 +148,7 @@ def test_rounding_of_a_leaf_is_within_the_ranges_of_losses_with_kinks(start):
     w, record = cp.Variable(name="w"), dp.Record(x=dp.Box(0.0, 1.0))
 
     def loss(x):
-        m = 3 * w - 3 * start
-        return x * (cp.exp(m) + cp.abs(w - start - 0.5))
+        return x * (cp.exp(3 * w - 3 * start) + cp.abs(w - start - 0.5))
 
     template = dp.Template(record, loss, 0.0, [w >= start, w <= start + 1])
     try:
@@ -204,8 +203,7 @@ def test_differences_of_scores_are_not_refused(scale):
         scores = (scale(x) * x) @ W
         return cp.max(scores - scores[0] + np.array([0.0, 1.0])) + cp.norm(x - x[1]) * cp.logistic(W[0, 0])
 
-    template = dp.Template(record, loss, 0.0, [cp.norm(W, "fro") <= 1])
-    assert analyse(template).gradient_bound < 4
+    assert analyse(dp.Template(record, loss, 0.0, [cp.norm(W, "fro") <= 1])).gradient_bound < 4
 
 
 ZERO = {

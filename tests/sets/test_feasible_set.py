@@ -165,8 +165,7 @@ def test_bounds_hold_whatever_the_multipliers_are(name):
         blocks = [*region.blocks, *region.cuts(point)]
         for draw in (np.zeros, lambda n: rng.exponential(size=n), lambda n: rng.normal(size=n)):
             multipliers = [draw(len(block.offset)) for block in blocks]
-            gradient = (point - center).astype(float)
-            bound = certified_distance(function, region, point, gradient, blocks, multipliers)
+            bound = certified_distance(function, region, point, (point - center).astype(float), blocks, multipliers)
             assert np.linalg.norm(point.astype(float) - exact.point) <= bound + exact.distance
             for block, z in zip(blocks, multipliers, strict=True):
                 half = block.half_space(z, point)
@@ -236,8 +235,7 @@ def test_distances_hold_where_equations_are_nearly_parallel_or_of_other_units(ap
     second = (Fraction(level) - Fraction(scale)) / Fraction(row)  # X[2], as the numbers are read
     hessian = problem.batch.fields["x"].T @ problem.batch.fields["x"] + 0.1 * problem.size * np.eye(4)
     start, basis = np.array([1.0, 0.0, float(second), 0.0]), np.array([[1.0, -1, 0, 0], [0, 0, 0, 1]]).T
-    slope = basis.T @ (hessian @ start + problem.linear)
-    exact = start - basis @ np.linalg.solve(basis.T @ hessian @ basis, slope)
+    exact = start - basis @ np.linalg.solve(basis.T @ hessian @ basis, basis.T @ (hessian @ start + problem.linear))
     assert np.linalg.norm(found.theta - exact) <= found.distance_bound + 1e-14
     assert found.distance_bound < 1e-11 / apart
 
@@ -359,8 +357,7 @@ def test_the_central_path_ends_where_rounding_decides(monkeypatch):
         dp.Record(x=dp.Ball(4)), lambda x: x @ matrix @ x, regularizer, [cp.lambda_max(matrix) <= 200]
     )
     x = dp.Ball(4).project(np.random.default_rng(0).normal(size=(500, 4)) / 6)
-    found = dp.solve_without_privacy(learner, {"x": x})
-    assert found.distance < 0.01
+    assert dp.solve_without_privacy(learner, {"x": x}).distance < 0.01
     assert len(counted) < 3000
 
 
@@ -371,8 +368,7 @@ def test_the_largest_of_many_entries_are_certified_where_they_tie(inequality):
     record = dp.Record(x=dp.Ball(16), y=dp.Choice([-1, 1]))
     size = cp.sum_largest(cp.abs(w), 6)
     regularizer = 0.01 * cp.sum_squares(w) + (0.0 if inequality else 0.05 * size)
-    constraints = [size <= 0.5] * inequality
-    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), regularizer, constraints)
+    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), regularizer, [size <= 0.5] * inequality)
     batch = record.sample(100, np.random.default_rng(0))
     data = {"x": batch.fields["x"], "y": np.array([-1, 1])[batch.group]}
     assert dp.solve(template, data, dp.Privacy(1.0), dp.OutputPerturbation())["w"].shape == (16,)
