@@ -271,7 +271,7 @@ class Certificate(CertificateText):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
-        """Rebuild a certificate from `to_dict`.  An event that contradicts the numbers is dropped."""
+        """Rebuild a certificate from `to_dict`; raise `TemplateError` if its event contradicts its numbers."""
         data = dict(data)
         require(not data.pop("whitening", None), "its records were whitened, which this version does not do: fit again")
         learnt = build(Learnt | None, data.pop("learnt", None), where="the cost of the schema")

@@ -1,4 +1,4 @@
-"""The event of a certificate that was read from a file; it is accepted only if the certificate's numbers confirm it."""
+"""The event of a certificate that was read from a file; it is refused unless the certificate's numbers confirm it."""
 
 import math
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Hull, Perturbation, Pure, Tail
-from dpconvex.certificates.text import PARTS, RANGE, RUNS
+from dpconvex.certificates.text import ONE_RUN, PARTS, RANGE, RUNS
 from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.numerics import TAIL_SLACK
+from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
 
 NEAR = 1 - TAIL_SLACK  # Relative tolerance for rounding
@@ -16,13 +17,15 @@ TAIL = 2.0**-100  # Probability that the mechanism's noise exceeds the cap for w
 
 
 def confirmed_event(certificate: Any) -> Event | None:
-    """Return a certificate's event, or None unless its numbers confirm that the event costs enough.
+    """Return a certificate's event, or raise `TemplateError` unless its numbers confirm that the event costs enough.
 
     Parts are compared one by one, sorted by size, because many small levels compose to less than their sum.  The noise must use
-    up the guarantee without the other parts.  The event of a choice among fits is dropped: the numbers do not determine it.
+    up the guarantee without the other parts.  The event of fits composed by accounting is dropped: no number determines it.
     """
     event, cover, level = certificate.event, certificate.cover, certificate.gaussian_level
-    if event is None or {RUNS, PARTS} & {*certificate.settings}:
+    chosen = event is not None and {ONE_RUN[0], PARTS} & {*certificate.settings}
+    require(not chosen, "its event is that of one fit, and not that of a choice among fits")
+    if event is None or RUNS in certificate.settings:
         return None
     least = [] if certificate.clustering is None else [certificate.clustering.event]
     if cover is not None:
@@ -42,7 +45,11 @@ def confirmed_event(certificate: Any) -> Event | None:
         same = level is None or gaussian_delta(epsilon, shift) >= 0.999 * delta
     found, wanted = amounts(event), amounts(Composition(tuple(least)))
     enough = all((have[:8] >= NEAR * want[:8]).all() for have, want in zip(found, wanted, strict=True))
-    return event if same and enough else None
+    said = (
+        "its event costs less than its numbers say: than its noise, its residual noise, its curvature or its failures"
+    )
+    require(same and enough, said)
+    return event
 
 
 def amounts(event: Event) -> list[Array]:

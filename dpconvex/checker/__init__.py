@@ -13,6 +13,7 @@ from dpconvex.checker.mechanisms import (
     ROOM,
     TRUSTED_OF_QUERIES,
     check_noise,
+    check_parts,
     check_queries,
     check_statistics,
     other_costs,
@@ -56,7 +57,7 @@ class Report:
 
 
 def check(text: bytes, event: Any = None) -> Report:
-    """Replay a proof, and the event of Gaussian objective perturbation or of queries, if one is given.
+    """Replay a proof, and the event of a release, if one is given: it must cost at least as much as the claim's numbers.
 
     Unknown keys of an event are rejected.  A choice among fits must have no event, because only its guarantee is known.
 
@@ -95,11 +96,9 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     losses, rows = list[Loss](), None
     if claim["privacy"].get("keep") == "weights" and kind != "queries" and not is_weighted(proof, template):
         raise Unreplayed("there is no rule for these weights of the losses")
-    if kind == "queries":
-        check_queries(claim, event, template.declared)
-    elif kind == "statistics":
+    if kind == "statistics":
         check_statistics(proof["moments"], template.declared, claim, adjacency, *person(claim))
-    else:
+    elif kind != "queries":
         feasible = Feasible(template, proof["constraints"])
         try:
             losses, rows = bounded(proof, template, claim, feasible)
@@ -115,11 +114,16 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
             claim["strong_convexity"] = mu
             strong = mu > 0 and is_modulus(template, feasible, root, claim["size"], claim["added"], mu)
             require(strong, "the objective is less strongly convex than claimed")
-    released, more = p if kind == "statistics" else len(template.weights), tuple[str, ...]()
-    if kind != "queries":
-        more = check_noise(claim, losses, rows, other_costs(claim, template.declared, released), proof.get("sampled"))
-    if event is not None and kind == "objective" and claim["noise"] == "gaussian" and rows is not None:
-        check_event(event, losses, rows, claim)
+    left, least = other_costs(claim, template.declared, p if kind == "statistics" else len(template.weights))
+    more = tuple[str, ...]()
+    if kind == "queries":
+        check_queries(claim, left, least)
+    else:
+        more = check_noise(claim, losses, rows, left, proof.get("sampled"), least)
+    if event is not None:
+        check_parts(event, least)
+        if kind == "objective" and claim["noise"] == "gaussian" and rows is not None:
+            check_event(event, losses, rows, claim)
     unit = claim["privacy"].get("unit")
     if unit:
         one = f"nobody ({unit}) has more than {most} records, or the fit drops, weighs and clips them as the claim says"

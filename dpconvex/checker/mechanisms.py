@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement, product, zip_longest
 from math import prod
 from operator import mul
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from dpconvex.checker.constants import Claim, Loss, curvature_of_people, joint, moved, person, sensitivity
 from dpconvex.checker.exact import ONE, WIDE, ZERO, Range, common, exp, log, root, up
 from dpconvex.checker.expansion import RecordBounds
-from dpconvex.checker.gaussian import event_parts, gaussian_delta, perturbation_delta
+from dpconvex.checker.gaussian import NEAR, event_parts, gaussian_delta, perturbation_delta
 from dpconvex.checker.reading import Unreplayed, indices, require, spend
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.table import RANGE, RUN, RUNS
@@ -37,8 +37,10 @@ CHOICES = (
     "choices allows (docs/theory.md, propositions 8.10 and 8.11)"
 )
 MOST_POINTS, MOST_VARIABLES, MOST_DEGREE = 20_000, 12, 16
+TRUNCATED = Fraction(1, 2**100)  # Probability that noise exceeds its cap
 # The remaining epsilon and delta of a guarantee
 Left = tuple[Fraction, Fraction]
+Parts = list[dict[str, Fraction]]  # Least numbers of an event's parts
 
 
 def values(found: Claim, keys: str) -> list[Fraction]:
@@ -72,35 +74,55 @@ def perturbation_cost(
     return min(together, apart + max(joint(loss, rows, ZERO, mu, ZERO) for loss in losses))
 
 
-def other_costs(claim: Claim, record: RecordBounds, dimension: int) -> Left:
-    """Check all costs except that of the mechanism's noise; return the remaining epsilon and delta."""
-    replaced = claim["privacy"]["adjacency"] == "replace-one"
+def other_costs(claim: Claim, record: RecordBounds, dimension: int) -> tuple[Left, Parts]:
+    """Check all costs except that of the mechanism's noise; return the remaining epsilon and delta, and parts of the event."""
+    replaced, queries = claim["privacy"]["adjacency"] == "replace-one", claim["perturbed"] == "queries"
     epsilon, delta = values(claim["privacy"], "epsilon delta")
     if RUNS in claim["settings"]:
         epsilon, delta = check_runs(claim["settings"], epsilon, delta)
-    paid = [check_cover(claim, claim["cover"], dimension, replaced)]
+    paid = [] if queries else [check_cover(claim, claim["cover"], dimension, replaced)]
     if "clustering" in claim:
         paid.append(check_clustering(claim["clustering"], record, replaced))
-    paid.append((claim["settings"].get(RANGE, ZERO), ZERO))
-    return epsilon - sum(e for e, _ in paid), delta - sum(d for _, d in paid)
+    target = claim["settings"].get(RANGE, ZERO)
+    paid.append((target, ZERO, [{"epsilon": target}]))
+    left = epsilon - sum(e for e, *_ in paid), delta - sum(d for _, d, _ in paid)
+    return left, [part for *_, parts in paid for part in parts]
 
 
-def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> tuple[Fraction, Fraction]:
-    """Check residual noise for answers within tau of the exact one; return its share of the guarantee."""
+def check_parts(event: Any, least: Parts) -> None:
+    """Check that the parts of an event cost as much as these: shifts and epsilons one by one, probabilities in sum."""
+    given = event_parts(event)
+    spend(10 * len(given))
+    costs: Any = [
+        [sorted((Fraction(part.get(key, 0)) for part in parts), reverse=True) for parts in (given, least)]
+        for key in ("mu", "epsilon", "probability", "delta")
+    ]
+    costs = costs[:2] + [[[sum(side)] for side in both] for both in costs[2:]]
+    enough = all(have * NEAR >= want for both in costs for have, want in zip_longest(*both, fillvalue=ZERO))
+    require(
+        enough, "the event costs less than the certificate says: than its noise, its residual noise or its failures"
+    )
+
+
+def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> tuple[Fraction, Fraction, Parts]:
+    """Check residual noise for answers within tau of the exact one; return its share of the guarantee, and of the event."""
     tau, step, scale, epsilon, delta, counting = values(cover, "distance step scale epsilon delta counting")
     require(cover["dimension"] == dimension, "cover: its dimension is not that of the release")
     require(tau >= claim["tolerance"], "cover: its distance is below the tolerance")
     require(step.numerator & (step.numerator - 1) == 0, "cover: the step is no power of two")
     require((counting == 0) == replaced, "cover: a noisy number of records is for add-remove adjacency")
     side = root(Fraction(dimension))[1]
+    parts = [{"epsilon": counting}, {"probability": TRUNCATED * (1 + (counting > 0))}]
     if cover["noise"] == "discrete Laplace":
         enough = (2 * tau * side / step + dimension) // 1 <= scale * epsilon
+        parts.append({"epsilon": epsilon})
     else:
         require(scale**2 > GRID_VARIANCE, "integer noise is too small for its grid")
         shift = (2 * tau / step + side) / root(scale**2 - GRID_VARIANCE)[0]
         enough = keeps("gaussian", shift, epsilon, delta - (1 + exp(epsilon)[1]) * GRID_LOSS)
+        parts += [{"mu": shift}, {"probability": GRID_LOSS}]
     require(enough, f"cover: {cover['noise']} noise is too small for two answers 2 tau apart")
-    return epsilon + counting, delta
+    return epsilon + counting, delta, parts
 
 
 def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fraction, Fraction]:
@@ -117,17 +139,9 @@ def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fra
     return fit, lost
 
 
-def check_clustering(noise: Claim, record: RecordBounds, replaced: bool) -> tuple[Fraction, Fraction]:
-    """Check noise on rounds of counts and sums of cells (docs/theory.md, section 16); return its share of the guarantee."""
-    epsilon, delta = values(noise, "epsilon delta")
-    shift = clustering_shift(noise, record, replaced)
-    require(keeps(noise["noise"], shift, epsilon, delta), "clustering: its noise is too small for its rounds")
-    return epsilon, delta
-
-
-def clustering_shift(noise: Claim, record: RecordBounds, replaced: bool) -> Fraction:
-    """Bound the shift of all rounds together, in scales of their noise."""
-    rounds, scale, weight, features = values(noise, "rounds scale weight features")
+def check_clustering(noise: Claim, record: RecordBounds, replaced: bool) -> tuple[Fraction, Fraction, Parts]:
+    """Check noise on rounds of counts and sums of cells (docs/theory.md, section 16); return its share, as for residual noise."""
+    epsilon, delta, rounds, scale, weight, features = values(noise, "epsilon delta rounds scale weight features")
     halves = [ZERO for _ in record.sizes]
     for base, low, high in zip(record.owner, record.lower, record.upper, strict=True):
         halves[base] += (high - low) ** 2 / 4
@@ -135,7 +149,9 @@ def clustering_shift(noise: Claim, record: RecordBounds, replaced: bool) -> Frac
     square = max(min(s, h) for s, h, n in zip(record.squares, halves, record.sizes, strict=True) if n == features)
     one, pure = square + weight**2, noise["noise"] == "gamma"
     moved = one if not replaced else 4 * one if pure else max(4 * square, 2 * one)
-    return root(Fraction(moved * (rounds**2 if pure else rounds)))[1] / scale
+    shift = root(Fraction(moved * (rounds**2 if pure else rounds)))[1] / scale
+    require(keeps(noise["noise"], shift, epsilon, delta), "clustering: its noise is too small for its rounds")
+    return epsilon, delta, [{"epsilon": epsilon} if pure else {"mu": shift}]
 
 
 def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) -> str:
@@ -157,9 +173,9 @@ def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) ->
 
 
 def check_noise(
-    claim: Claim, losses: list[Loss], rows: GeneratorRows | None, left: Left, given: Any
+    claim: Claim, losses: list[Loss], rows: GeneratorRows | None, left: Left, given: Any, least: Parts
 ) -> tuple[str, ...]:
-    """Check the mechanism's noise against the remaining guarantee; return the further trusted facts."""
+    """Check the mechanism's noise against the remaining guarantee, and append its part of the event; return trusted facts."""
     kind, law, settings = claim["perturbed"], claim["noise"], claim["settings"]
     (epsilon, delta), (apart, scale) = left, values(claim, "sensitivity noise_scale")
     require(epsilon > 0 <= delta, "no guarantee remains for the noise")
@@ -178,47 +194,33 @@ def check_noise(
                 raise Unreplayed("the checker cannot show that all rows of a record are multiples of one row")
             said = f"the noise costs epsilon = {float(cost):.9g}, and only {float(epsilon):.9g} remains"
             require(cost <= epsilon, said)
+            least.append({"epsilon": epsilon})
         return ()
     if kind == "output":
         apart /= claim["strong_convexity"]
     elif kind == "gradients":
         if "sampling" in settings:
             require(law == "gaussian", "samples: their accounting is for Gaussian noise")
+            least.append({"epsilon": epsilon, "delta": delta})
             return (check_samples(claim, losses, given, left),)
         require(law == "gaussian", "noisy steps need Gaussian noise")
         apart *= root(Fraction(settings["steps"]))[1]
     require(keeps(law, apart / scale, epsilon, delta), f"{law} noise is too small for the sensitivity")
+    least.append({"epsilon": epsilon} if law == "gamma" else {"mu": apart / scale})
     return ()
 
 
-def check_queries(claim: dict[str, Any], event: Any, record: RecordBounds) -> None:
-    """Check that noise of the claimed level keeps the guarantee for all queries together, and that the event covers its cost."""
-    settings, (epsilon, delta) = claim["settings"], values(claim["privacy"], "epsilon delta")
-    pure = shift = ZERO
-    person(claim)
-    if RUNS in settings:
-        epsilon, delta = check_runs(settings, epsilon, delta)
-    if "clustering" in claim:
-        clustering, replaced = claim["clustering"], claim["privacy"]["adjacency"] == "replace-one"
-        own, lost = check_clustering(clustering, record, replaced)
-        moved = clustering_shift(clustering, record, replaced)
-        pure, shift = (own, ZERO) if clustering["noise"] == "gamma" else (ZERO, moved)
-        epsilon, delta = epsilon - own, delta - lost
-    level = settings["level"]
+def check_queries(claim: dict[str, Any], left: Left, least: Parts) -> None:
+    """Check that noise of the claimed level keeps the remaining guarantee for all queries together."""
+    level, (epsilon, delta) = claim["settings"]["level"], left
     require(1 <= claim["noise_scale"] * level * ROOM <= ROOM**2, "the noise is not that of the level")
     printed = epsilon <= claim["noise_epsilon"] * ROOM <= epsilon * ROOM**2
     require(printed, "the printed cost of the noise is not the remaining guarantee")
     require(claim["noise_dimension"] > 0, "the noise has no dimension")
-    left = delta - (1 + exp(epsilon)[1]) * GRID_LOSS
-    enough = epsilon > 0 < left and keeps("gaussian", level * SPARE, epsilon, left)
+    rest = delta - (1 + exp(epsilon)[1]) * GRID_LOSS
+    enough = epsilon > 0 < rest and keeps("gaussian", level * SPARE, epsilon, rest)
     require(enough, "gaussian noise is too small for its level")
-    if event is not None:
-        parts = event_parts(event)
-        paid = sum(Fraction(part["mu"]) ** 2 for part in parts if part["kind"] == "gaussian")
-        failing = sum(Fraction(part["probability"]) for part in parts if part["kind"] == "tail")
-        known = sum(Fraction(part["epsilon"]) for part in parts if part["kind"] == "pure")
-        enough = level**2 + shift**2 <= paid and known >= pure and failing * ROOM >= GRID_LOSS
-        require(enough, "the event costs less than the queries: than their level, or than integer noise")
+    least += [{"mu": level}, {"probability": GRID_LOSS}]
 
 
 def check_statistics(

@@ -331,7 +331,7 @@ def in_range(
     within = batch.mapped(rescaled_targets, batch.share((*bounds, *where)))
     found: Any = covered(fit.within(where), within, backend, source.next(), whose)
     whole, paid = fit.plan.whole(found.certificate), source.spending(proved.privacy)
-    whole = whole.copied(event=whole.event, privacy=proved.privacy, advice=proved.advice)
+    whole = whole.copied(event=proved.event, privacy=proved.privacy, advice=proved.advice)
     return replace(found, parameters=target.restored(found.parameters, where), certificate=whole, **paid)
 
 

@@ -253,8 +253,8 @@ def replayed(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy) -> Cert
 def attempted(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy, share: float) -> tuple[CertifiedFit, str]:
     """Return the fit for a share of the guarantee, stated for all of the guarantee, and the steps that are not replayed."""
     found = prove(replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta))
-    smaller = found.certificate
-    found = replace(found, certificate=smaller.copied(event=smaller.event, privacy=privacy))
+    event = found.certificate.event if share == 1.0 else None  # of less than the guarantee that a file states
+    found = replace(found, certificate=found.certificate.copied(event=event, privacy=privacy))
     try:
         return found, "; ".join(found.certificate.check().unreplayed)
     except Rejected as step:

