@@ -115,9 +115,13 @@ def fit(chosen: argparse.Namespace) -> None:
         declared.model.set_params(**known, **options, mechanism=mechanism).fit_features(**data, unit=unit)
         return save(chosen, declared.model.released(), schema, out)
     solve: Any = dp.solve_mixture if "share" in further else dp.solve
-    entry = chosen.entry or f"fit {chosen.problem} {chosen.out}"
-    found = solve(declared.learner, data, promise, mechanism, **options, entry=entry)
+    found = solve(declared.learner, data, promise, mechanism, **options, entry=entry_of(chosen))
     save(chosen, found.release if "share" in further else found, schema, out)
+
+
+def entry_of(chosen: argparse.Namespace) -> str:
+    """Return the name of a spend in the ledger."""
+    return chosen.entry or f"{chosen.name} {chosen.problem} {chosen.out}"
 
 
 def tune(chosen: argparse.Namespace) -> None:
@@ -129,7 +133,7 @@ def tune(chosen: argparse.Namespace) -> None:
     said = "tune supports neither mixtures nor additive models: fit each with one --ledger, and compare by `evaluate`."
     require("share" not in further and declared.model is None, said)
     out, data, options = prepared(chosen, declared, promise, further)
-    found = dp.tune(candidates, data, promise, mechanism, **options)
+    found = dp.tune(candidates, data, promise, mechanism, **options, entry=entry_of(chosen))
     if not chosen.json:
         print(f"Chosen: {found.choice}\n")
     save(chosen, found.release, schema, out)
@@ -161,6 +165,8 @@ def load_model(chosen: argparse.Namespace) -> tuple[dp.Release, Declared]:
     if name in CURVES:
         learner, model = dp.load(name, **options), getattr(dp, CURVES[name]).read(replace(saved, schema=schema))
         return dp.Release.load(chosen.model, template=learner), curved(learner, model)
+    if not saved.private:
+        print(f"dpconvex {chosen.name}: {chosen.model}: {saved.status}", file=sys.stderr)
     declared = declare(name, schema, options | assignments(chosen.set))
     return dp.Release.load(chosen.model, template=declared.learner), declared
 
@@ -325,4 +331,7 @@ def ledger(chosen: argparse.Namespace, promise: dp.Privacy, whose: Any = None) -
         return dp.Budget(promise.part(chosen.budget, chosen.budget_delta), chosen.ledger, chosen.accounting)
     said = "a new ledger needs a file and a total: give both --ledger and --budget."
     require(chosen.budget is None and chosen.accounting is None, said)
+    if chosen.ledger is None and chosen.seed is None:
+        said = "no --ledger was given: nothing adds up what several releases about the same people cost"
+        print(f"dpconvex {chosen.name}: {said}.", file=sys.stderr)
     return None if chosen.ledger is None else dp.Budget.open(chosen.ledger)

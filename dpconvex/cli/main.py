@@ -177,7 +177,7 @@ VERIFY = f"problem --set --size! --epsilon! {PROMISE}"
 LEARN = f"--labels --label-bounds --known --ignore --epsilon --delta --adjacency --unit --most --keep {LEDGER} --entry"
 FIT = (
     "problem data --set --config --schema --features --bounds --label --labels --label-bounds --clip --out! --size --epsilon "
-    f"--exposure --weight --event {PROMISE} --proof --backend {LEDGER}"
+    f"--exposure --weight --event {PROMISE} --proof --backend {LEDGER} --entry"
 )
 
 # For each command: its options (! marks required ones), a summary, and examples.
@@ -199,7 +199,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
   dpconvex schema draft public_sample.csv --label income --out adult.toml
   dpconvex schema learn adult.csv --label income --epsilon 0.2 --delta 1e-6 --ledger budget.jsonl --out adult.toml
   dpconvex schema check adult.toml"""),
-    "fit": (f"{FIT} --entry", "fit a problem privately to a table and save the release", """
+    "fit": (FIT, "fit a problem privately to a table and save the release", """
   dpconvex fit large_margin_gaussian patients.csv --config fit.toml --out model.npz
   dpconvex fit logistic_regression adult.csv --schema adult.toml --epsilon 1 --out model.npz
   dpconvex fit huber_regression rents.csv --features rooms,area --bounds 0,200 --label rent --label-bounds 0,5000 \\

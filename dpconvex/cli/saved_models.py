@@ -4,6 +4,7 @@ import argparse
 import csv
 import io
 import re
+import sys
 import warnings
 from dataclasses import replace
 from typing import Any, cast
@@ -11,13 +12,13 @@ from typing import Any, cast
 import dpconvex as dp
 from dpconvex.cli.commands import ledger, load_model
 from dpconvex.cli.declarations import CURVES, open_table
-from dpconvex.cli.main import emit
+from dpconvex.cli.main import REFUSED, emit
 from dpconvex.data.schema import Schema
 from dpconvex.data.tables import Table, as_list
 from dpconvex.errors import DomainError, NotConverged
 from dpconvex.fitting.intervals import DOUBT
 from dpconvex.fitting.statistics import Coefficients
-from dpconvex.selection.report import RATES, effect_unit, effects, missing_intercept
+from dpconvex.selection.report import RATES, effect_unit, effects, missing_charges, missing_intercept
 from dpconvex.util.arguments import number_in, one_of, require
 from dpconvex.util.markup import upward
 from dpconvex.util.places import writable, write_atomically
@@ -173,7 +174,7 @@ def coefficients(chosen: argparse.Namespace) -> None:
     emit(chosen, {"effects": listed, "unit": unit, "private": release.private, "note": note}, "\n".join(lines))
 
 
-def report(chosen: argparse.Namespace) -> None:
+def report(chosen: argparse.Namespace) -> int:
     inputs = {name: getattr(chosen, name) for name in ("model", "evaluation", "coefficients", "ledger")}
     out = writable(chosen.out, inputs)
     found = None if chosen.evaluation is None else dp.Evaluation.load(chosen.evaluation)
@@ -183,4 +184,10 @@ def report(chosen: argparse.Namespace) -> None:
     kind = CURVES.get(release.source[0]) if release.source else None
     shown = getattr(dp, kind).read(release) if kind else release
     dp.report(shown, found, budget, out, coefficients=known, title=chosen.title)
-    emit(chosen, {"file": str(out), "private": release.private}, f"Saved {out}: open it in a browser.")
+    missing = [] if budget is None else missing_charges(release, budget)
+    data = {"file": str(out), "private": release.private, "missing": missing}
+    emit(chosen, data, f"Saved {out}: open it in a browser.")
+    if missing:
+        said = f"{chosen.ledger} does not list this model; missing: {', '.join(missing)}. The page says so, too"
+        print(f"dpconvex report: {said}.", file=sys.stderr)
+    return REFUSED if missing else 0

@@ -13,7 +13,7 @@ from dpconvex.data.domains import Box
 from dpconvex.data.validation import check_column
 from dpconvex.errors import DomainError, warn
 from dpconvex.estimators.options import scored
-from dpconvex.estimators.regressors import PrivateRegressor, needs_bound
+from dpconvex.estimators.regressors import PrivateRegressor, needs_bound, usual_bound
 from dpconvex.estimators.tables import lazily, plain
 from dpconvex.fitting.problem_files import LARGEST
 from dpconvex.fitting.solve import solve
@@ -37,7 +37,7 @@ class LogLinkRegressor(PrivateRegressor):
         `regularization` replaces it, in units of the scaled targets.
     bound : float or None
         Bound on the norm of the coefficients; times the radius, it bounds the intercept (0 for a prediction of a twentieth of
-        the upper bound).  None means no bound for adaptive steps, the default mechanism with a delta, and otherwise 1.
+        the upper bound).  None means no bound for adaptive steps, the default mechanism with a delta, and otherwise 1 / `radius`.
     exposure : float
         Public upper bound of exposures; 0 for none.  With a bound, `fit` and `score` need exposures.  The target of a
         record is the total over its exposure, and predictions are for an exposure of 1.
@@ -84,7 +84,7 @@ class LogLinkRegressor(PrivateRegressor):
         self._check_options()
         ridge = self.alpha * self._unit() ** (self._power - 2) if self.regularization is None else self.regularization
         found = {"regularization": ridge, "target": LARGEST, "scaled": True, "exposure": float(self.exposure > 0)}
-        return super()._declared(features) | found | {"bound": 1.0 if needs_bound(self) else self.bound}
+        return super()._declared(features) | found | {"bound": usual_bound(self)}
 
     def _more(self, found: Mapping[str, Any], x: Any) -> dict[str, Any]:
         """Return the declared columns: exposures in units of their bound, and weights."""
@@ -115,7 +115,7 @@ class LogLinkRegressor(PrivateRegressor):
             Between 0 and the declared bounds `weight` and `exposure`.
         """
         if needs_bound(self):
-            why = "without a delta, coefficients are bounded by 1 and noise is large, and a fit may be far worse than a constant"
+            why = "without a delta, scores are bounded by 1 and noise is large, and a fit may be far worse than a constant"
             warn(f"{type(self).__name__}: {why}. Pass a delta, such as delta=1e-6, or a bound of your own.")
         data = self._records(X, y, exposure=exposure, sample_weight=sample_weight)
         self.release_ = self._fitted(solve, data, backend=self.backend, unit=unit)

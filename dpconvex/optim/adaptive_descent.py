@@ -20,6 +20,7 @@ from dpconvex.sensitivity.public_terms import pulls_away_from_zero, scale_public
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.runtime import Stage
 
 # The most steps; records, for each direction and unit of the level, below which there are fewer steps; records for each step.
 # If curvature depends on scores, steps are short: at least VARYING_FEWEST steps, and more of them.
@@ -277,7 +278,7 @@ class AdaptiveDescent:
 
     def run(self) -> ScoreModel:
         """Take all steps; return the last point, shrunk for the noise of the steps, as a model of the scores."""
-        for t in range(self.rounds):
+        for t in Stage.steps(self.rounds):
             self.take_step(t)
         metric, matrix, whole = self.metric, self.matrix, self.point
         part = min(1.0, FEWER / self.many) * (1 - 1 / (2 * metric.effective_dim * self.columns))
@@ -351,9 +352,8 @@ def james_stein(
 
     If the steps went only a fraction `done` of the way to the minimiser, they are already shorter by that.
     """
-    fixed = np.zeros_like(point) if anchor is None else anchor
-    if constant is not None and anchor is None:
-        fixed = centre(point, weights, constant)
+    middle = np.zeros_like(point) if constant is None else centre(point, weights, constant)
+    fixed = middle if anchor is None else anchor
     moving = point - fixed
     signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())
     factor = min(max(signal - noise, 0.0) / max(done * signal, 1e-300), 1.0)

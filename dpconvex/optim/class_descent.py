@@ -19,6 +19,7 @@ from dpconvex.sensitivity.public_terms import pulls_away_from_zero
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.private_queries import PrivateQueries
 from dpconvex.util.arrays import Array
+from dpconvex.util.runtime import Stage
 
 # Shares of the squared level: of the second moment, and of queries for the length; the steps have the rest.
 MOMENT_SHARE, LENGTHS_SHARE = 0.12, 0.06
@@ -170,7 +171,7 @@ class ClassDescent:
 
     def run(self) -> ScoreModel:
         """Take all steps; return the average of the last points, with its length and constants set by further noisy sums."""
-        for t in range(self.rounds):
+        for t in Stage.steps(self.rounds):
             self.take_step(t)
         fit, scores, public, metric = self.fit, self.queries.scores, self.public, self.metric
         average = self._shortened()

@@ -29,7 +29,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.discrete import measurement
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.selection.measures import WITHIN
-from dpconvex.selection.record_counter import RecordCounter, says_survival
+from dpconvex.selection.record_counter import RecordCounter, says_survival, which_target
 from dpconvex.util.arguments import FRACTION, TEXT, instance, one_of, require
 from dpconvex.util.arrays import Indices
 from dpconvex.util.plain_data import is_whole
@@ -169,7 +169,7 @@ def check_target(label: str, domain: Any, target: int | None, release: Release) 
     """Raise for several numbers without `target`, and for an index out of range; `RecordCounter` checks predictions."""
     several = domain.shape[0] if isinstance(domain, Box) and len(domain.shape) == 1 else 0
     said = f"evaluate: {label!r} has {several or 'only one or no'} numbers."
-    said += f" Evaluate each by itself, by target=0 to target={several - 1}." if several else " Leave target out."
+    said += which_target(several)
     number = isinstance(domain, Box) and domain.shape == ()
     fits = is_whole(target, 0) and (number or int(target or 0) < several)
     require(fits if target is not None else not several or says_survival(domain, release), said)

@@ -97,7 +97,7 @@ class RecordCounter:
         """Raise if predictions of this shape have several numbers without `target`, or fewer than it says."""
         several = shape[1] if len(shape) == 2 and not self.survives else 0
         said = f"{caller}: predict returns {several or 'one'} number{'s' * (several != 1)} for each record."
-        said += f" Evaluate each by itself, by target=0 to target={several - 1}." if several else " Leave target out."
+        said += which_target(several)
         require(not several if self.target is None else self.target < several, said)
 
     @property
@@ -244,6 +244,12 @@ class RecordCounter:
             return None
         finally:
             Interrupt.check()
+
+
+def which_target(several: int) -> str:
+    """Return the remedy for a target that does not fit one number, or several."""
+    last = f" to target={several - 1}" * (several > 1)
+    return f" Evaluate each by itself, by target=0{last}." if several else " Leave target out."
 
 
 def says_survival(domain: Any, release: Release) -> bool:

@@ -85,6 +85,7 @@ def tune(
     seed: int | None = None,
     workers: Any = None,
     unit: ArrayLike | None = None,
+    entry: str = "tune",
 ) -> Tuning:
     """Fit several templates privately and choose one privately, under one guarantee.
 
@@ -109,7 +110,7 @@ def tune(
         As for `solve`, with ``split=False`` as for `calibrate`.
     data, backend, size, clip, budget, seed, workers
         As for `sweep`.
-    unit
+    unit, entry
         As for `solve`; a person's records stay together.
 
     Notes
@@ -122,7 +123,7 @@ def tune(
     differ by more than the lost records are worth (docs/choosing.md).
     """
     check_privacy("tune", privacy, units=True)
-    options = FitOptions(mechanism, None, backend, size, clip, budget, "tune", seed, workers, unit, units=True)
+    options = FitOptions(mechanism, None, backend, size, clip, budget, entry, seed, workers, unit, units=True)
     named, models, data, columns = named_templates(candidates, grid, data, features, label, privacy, options)
     names, templates = list(named), list(named.values())
     call = FitJob(data, privacy, templates, options)

@@ -31,6 +31,13 @@ class Stage:
         cls.name = name
         LOG.info("%s", name)
 
+    @classmethod
+    def steps(cls, count: int) -> Iterator[int]:
+        """Yield the indices of steps, whose number is public, and enter a stage for each."""
+        for k in range(count):
+            cls.begin(f"step {k + 1} of {count}")
+            yield k
+
 
 class Interrupt:
     """A Ctrl-C noted by the command line, or an error of a signal handler, because predictors and solvers may lose both."""

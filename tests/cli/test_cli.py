@@ -90,6 +90,11 @@ def test_a_ledger_is_charged_shown_and_refuses_to_overspend(run):
     assert "a new ledger needs" in run(f"{fit} --epsilon 0.1 --accounting renyi").err
     run("budget show nothing.jsonl", ends=2)
     assert len(dp.Budget.open("budget.jsonl").entries) == 1
+    assert run("report model.npz --ledger budget.jsonl --out page.html", ends=0).err == ""
+    dp.Budget(dp.Privacy(9.0, 1e-6), "other.jsonl")
+    assert "does not list this model" in run("report model.npz --ledger other.jsonl --out page.html", ends=1).err
+    for _ in range(2):  # fits without a ledger said nothing
+        assert run(f"fit logistic_regression data.csv {COLUMNS} --epsilon 1 --out m.npz").err.count("no --ledger") == 1
 
 
 def test_a_ledger_in_a_database_is_charged_shown_and_moved(run):
@@ -230,7 +235,9 @@ def test_effects_on_a_target_are_in_its_units_and_say_what_they_compare(run):
 
 
 def test_a_choice_among_settings_is_made_privately(run):
-    done = run(f"tune logistic_regression shop {FIT_SHOP} --grid regularization=1e-3,1.0", ends=0)
+    paid = "--ledger l.jsonl --budget 9 --entry march"  # tune had no --entry
+    done = run(f"tune logistic_regression shop {FIT_SHOP} --grid regularization=1e-3,1.0 {paid}", ends=0)
+    assert [entry.label for entry in dp.Budget.open("l.jsonl").entries] == ["march"]
     assert done.out.startswith("Chosen: regularization=")
     assert dp.Release.load("model.npz", template=dp.load).private
     assert "--grid takes" in run(f"tune logistic_regression shop {FIT_SHOP} --grid regularization").err
@@ -317,7 +324,7 @@ def test_rows_that_break_a_declaration_are_named_for_the_owner(run):
 def test_a_long_fit_says_what_it_does_if_it_is_asked_to_and_how_long_but_nothing_of_data(run, monkeypatch, asked):
     monkeypatch.setattr("dpconvex.cli.main.FIRST", 0.0)
     monkeypatch.setattr("dpconvex.cli.main.SELDOM", 0.001)
-    said = run(f"fit logistic_regression shop.csv {FIT_SHOP} {asked}", ends=0).err
+    said = run(f"fit logistic_regression shop.csv {FIT_SHOP} --ledger l.jsonl --budget 9 {asked}", ends=0).err
     stages = set(re.findall(r"^dpconvex fit: ([a-z ]+), \d s$", said, flags=re.MULTILINE))
     known = "preparing, reading the table, proving, checking the records, computing the private answer"
     assert stages <= {*known.split(", ")}

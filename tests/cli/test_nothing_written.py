@@ -222,6 +222,7 @@ def test_a_fit_with_a_seed_is_never_shown_as_private(run):
     assert found.startswith("NOT PRIVATE")
     assert "attacker" not in found
     assert run("coefficients model.npz").out.startswith("NOT PRIVATE")
+    assert "NOT PRIVATE" in run("predict model.npz shop.csv", ends=0).err
     dp.Budget(dp.Privacy(9.0), "ledger.jsonl")
     assert "not a saved release" in run("check ledger.jsonl", ends=1).err
 

@@ -60,6 +60,8 @@ def test_without_a_delta_parameters_are_bounded_and_units_do_not_matter(kind):
     assert np.linalg.norm(fits[0].coef_) <= 1 + 1e-9
     assert fits[0].score(X, y, exposure=YEARS) > 0.1
     assert fits[0].release_.certificate.check().unreplayed == ()
+    far = kind(epsilon=8.0, bounds=(0, 60), exposure=3.0, radius=1000.0, seed=1).fit(1000 * X, y, exposure=YEARS)
+    np.testing.assert_allclose(far.predict(1000 * X), fits[0].predict(X), rtol=1e-3)  # a bound of 1 was refused
 
 
 def test_partitions_people_and_copies_are_fitted_alike(tmp_path):

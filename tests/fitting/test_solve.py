@@ -316,3 +316,11 @@ def test_the_stages_of_a_call_are_logged(caplog):
             dp.solve(learner, {"x": np.full((500, 2), value), "y": np.resize([-1, 1], 500)}, dp.Privacy(1.0), seed=0)
         said.append([one.getMessage() for one in caplog.records])
     assert said[0] == said[1] == ["proving", "checking the records", "computing the private answer"]
+    for y in ("logistic_regression", "softmax_regression"):
+        caplog.clear()
+        options = {"features": 2} | ({"classes": 3} if y == "softmax_regression" else {})
+        with caplog.at_level("INFO", "dpconvex"):
+            data = {"x": np.full((500, 2), 0.5), "y": np.resize([0, 1, 2] if "classes" in options else [-1, 1], 500)}
+            dp.solve(dp.load(y, **options), data, dp.Privacy(1.0, 1e-6), seed=0)
+        *_, last = (one.getMessage() for one in caplog.records)
+        assert last.split()[1] == last.split()[3] > "1"  # "step 8 of 8"

@@ -320,6 +320,10 @@ def test_several_targets_are_not_taken_for_survival():
         dp.evaluate(learner, model, data, dp.Privacy(1.0), budget=budget)
     assert not budget.entries
     assert float(dp.evaluate(learner, model, data, dp.Privacy(100.0), target=1, seed=1).error) < 0.01
+    line = dp.Template(dp.Record(x=dp.Ball(2), y=dp.Box(-1, 1)), lambda x, y: cp.square(x @ W[0] - y))
+    column = replace(model, predictor=lambda p, x: x[:, :1])  # it said "by target=0 to target=0"
+    with pytest.raises(dp.TemplateError, match=r"by target=0\.$"):
+        dp.evaluate(line, column, {"x": X, "y": X[:, 0]}, dp.Privacy(1.0))
 
 
 EXTRA = np.random.default_rng(1).uniform(0.1, 2.0, len(X))
