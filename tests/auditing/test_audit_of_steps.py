@@ -50,12 +50,8 @@ def twice(owner, name):
 
 def longer(monkeypatch):
     for name, honest in (("block_sums", engine.block_sums), ("person_sums", engine.person_sums)):
-        given = lambda part, *more, honest=honest: honest(wide(part), *more)  # noqa: E731
-        monkeypatch.setattr(engine, name, given)
-
-
-def wide(part):
-    return replace(part, query=part.query._replace(bound=1.4 * part.query.bound))
+        wide = lambda part: replace(part, query=part.query._replace(bound=1.4 * part.query.bound))  # noqa: E731
+        monkeypatch.setattr(engine, name, lambda part, *more, honest=honest, wide=wide: honest(wide(part), *more))
 
 
 def quieter(owner, name, place):

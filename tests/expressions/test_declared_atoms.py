@@ -10,10 +10,6 @@ def softplus(m):
     return np.logaddexp(m, 0.0)
 
 
-def kink_at_500(m):
-    return np.maximum(m - 500.3, 0.0)
-
-
 def narrow(m):
     """Return 0, then t^2/2, then a line: curvature 1 on an interval of length 1e-3 far from zero."""
     t = m - 37.0
@@ -47,18 +43,17 @@ def raises(m):
     raise RuntimeError("not today")
 
 
-def joined(m):
-    return np.concatenate([m, m])
+OTHERS = [raises, lambda m: np.concatenate([m, m]), lambda m: m * 1j, lambda m: m * np.max(np.abs(m))]
 
 
-@pytest.mark.parametrize("function", [raises, joined, lambda m: m * 1j, lambda m: m * np.max(np.abs(m))])
+@pytest.mark.parametrize("function", OTHERS)
 def test_functions_that_are_none_of_one_real_number_are_refused_by_name(function):
     with pytest.raises(dp.TemplateError, match=r"Atom .mine.*of one scalar"):
         dp.Atom("mine", function, (0.0, 1.0), 1.0).attack()
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
-@pytest.mark.parametrize("function", [softplus, lambda m: softplus(m) + 5e-10 * kink_at_500(m)])
+@pytest.mark.parametrize("function", [softplus, lambda m: softplus(m) + 5e-10 * np.maximum(m - 500.3, 0.0)])
 def test_what_runs_has_the_declared_constants_and_a_derivative(function, scale):
     """Also where no node shows that a claim is false: between neighbouring points, slopes keep to the declared bounds."""
     atom = dp.Atom("mine", lambda m: scale * function(m), (0.0, scale), 0.25 * scale, 0.0)

@@ -92,7 +92,7 @@ class Line:
 
     def __init__(self, target, public=0.0):
         self.target, self.public, self.records = target, public, 1000
-        self.seen, self.chosen, self.clips = [], [], []
+        self.chosen, self.clips = [], []
 
     def clipped_gradient(self, theta, clip, chosen=None):
         self.chosen.append(chosen)
@@ -100,7 +100,6 @@ class Line:
         return self.loss_gradient(theta)
 
     def loss_gradient(self, theta):
-        self.seen.append(theta)
         return theta - self.target
 
     def public_gradient(self, theta):
@@ -124,16 +123,11 @@ def test_nearly_equal_gradients_may_be_clipped_differently():
     assert 1e-6 <= found[2] <= 2e-6
 
 
-def run(engine, **options):
-    mechanism, analysis = dp.NoisyGradientDescent(clip=0.1, **options), analyse(LOGISTIC)
+def test_poisson_samples_are_drawn_anew_at_every_step():
+    engine, analysis = Line(np.zeros(2)), analyse(LOGISTIC)
+    mechanism = dp.NoisyGradientDescent(clip=0.1, steps=30, sampling=0.2)
     certificate = mechanism.certify(analysis, dp.Privacy(50.0, 1e-5, "add-remove"), 100)
     mechanism.run(analysis, certificate, engine, np.random.Generator(np.random.PCG64(3)))
-    return np.array(engine.seen)
-
-
-def test_poisson_samples_are_drawn_anew_at_every_step():
-    engine = Line(np.zeros(2))
-    run(engine, steps=30, sampling=0.2)
     counts = np.array([chosen.sum() for chosen in engine.chosen])
     assert abs(counts.mean() - 200) < 10
     assert 6 < counts.std() < 20  # a batch of a fixed size is no Poisson sample

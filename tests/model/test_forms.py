@@ -52,24 +52,16 @@ def learner(regularization=0.1):
     return dp.load("logistic_regression", features=2, regularization=regularization)
 
 
-@cache
-def mixture():
-    return dp.load("large_margin_gaussian_mixture", features=2, components=2, labels=(-1, 1))
-
-
-@cache
-def squares():
-    return dp.load("least_squares_classifier", features=2)
-
-
+MIXTURE = dp.load("large_margin_gaussian_mixture", features=2, components=2, labels=(-1, 1))
+SQUARES = dp.load("least_squares_classifier", features=2)
 ENTRIES = {
     "solve": lambda *given, **options: dp.solve(learner(), *given, **options),
-    "statistics": lambda *given, **options: dp.statistics(squares(), *given, **options),
+    "statistics": lambda *given, **options: dp.statistics(SQUARES, *given, **options),
     "tune": lambda *given, **options: dp.tune([learner(), learner(1.0)], *given, **options),
     "tune, undivided": lambda *given, **options: dp.tune([learner(), learner(1.0)], *given, split=False, **options),
     "tune_repeated": lambda *given, **options: dp.tune_repeated([learner(), learner(1.0)], *given, **options),
     "sweep": lambda data, total, **options: list(dp.sweep(learner(), data, total=total, draws=2, **options)),
-    "solve_mixture": lambda *given, **options: dp.solve_mixture(mixture(), *given, **options),
+    "solve_mixture": lambda *given, **options: dp.solve_mixture(MIXTURE, *given, **options),
     "cluster": lambda *given, size=None, **options: dp.cluster(learner(), *given, 2, group="y", **options),
     "evaluate": lambda *given, size=None, **options: dp.evaluate(
         learner(), dp.solve_without_privacy(learner(), {"x": X, "y": Y}), *given, **options

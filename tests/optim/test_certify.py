@@ -39,7 +39,6 @@ def test_points_and_steps_are_certified_against_closed_forms():
         batch = template.record.validate({"x": x / np.linalg.norm(x, axis=1)[:, None], "t": rng.uniform(-1, 1, 30)})
         problem = build(template, 0.02, batch=batch, seed=seed, gradient_bound=3.0, hessian_bound=1.0)
         exact = exact_in_box(batch.fields["x"], batch.fields["t"], 0.6, problem.linear)
-        problem = problem
         assert problem.curvature == pytest.approx(30.6)
         for size in (1e-1, 1e-4, 1e-8):
             for direction in (rng.normal(size=4), x[0], np.linalg.svd(x)[2][3]):

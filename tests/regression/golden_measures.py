@@ -3,7 +3,6 @@
 import math
 from functools import partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 from golden_cases import GALLERY, Fit
@@ -13,8 +12,6 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.plans import Automatic
 from dpconvex.optim import backend as backends
 from dpconvex.optim.problem import Problem
-
-Numbers = dict[str, Any]
 
 # Certified distance from the exact minimiser, in the Euclidean norm of the parameters; the regularization where a case says
 # nothing else, so that minima are determined to that distance on every machine; the fixed directions whose inner products stand

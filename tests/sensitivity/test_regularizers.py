@@ -161,8 +161,7 @@ def free(v):
     return []
 
 
-TURN = np.array([[1.0, 1, 0, 0, 0, 0], [0, 0, 1, -1, 0, 0]])
-# Those whose proximal map, together with the projection on K, has a closed form; and others, which get heights.
+# Those whose proximal map, together with the projection on K, has a closed form.
 MAPPED = {
     "Euclidean norm": (vector(), cp.norm, free),
     "rows": (matrix(2, 3), lambda v: cp.sum(cp.norm(v, 2, axis=1)), free),
@@ -172,22 +171,11 @@ MAPPED = {
     "nuclear norm, symmetric": (matrix(3, 3, symmetric=True), cp.normNuc, free),
     "Frobenius norm": (matrix(3, 3, symmetric=True), lambda v: cp.norm(v, "fro"), free),
 }
-LIFTED = {
-    "largest singular value": (matrix(2, 3), cp.sigma_max, free),
-    "largest entry": (vector(), cp.max, free),
-    "logarithms of affine": (vector(), lambda v: -2 * cp.sum(cp.log(3 - 2 * v)), free),
-    "norm of a map": (vector(), lambda v: cp.norm(np.eye(2, 6) @ v + np.eye(2, 6, 1) @ v), free),
-    "log-determinant": (matrix(3, 3, symmetric=True), lambda v: -cp.log_det(2 * v), free),
-    "orthogonal rows": (vector(), lambda v: cp.norm(TURN @ v + 1), free),
-    "norm in a box": (vector(), cp.norm, lambda v: [v >= -1]),  # no cone at 0
-    "largest eigenvalue in a cone": (matrix(3, 3, PSD=True), cp.lambda_max, free),
-    "of blocks": (vector(), lambda v: cp.max(v[:2]) + cp.norm(v[2:4]) - cp.sum(cp.log(v[4:])), free),
-}
 EXACT = {"solver": cp.CLARABEL, "tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 
 
 def parts(case):
-    make, regularizer, constraints = {**MAPPED, **LIFTED}[case]
+    make, regularizer, constraints = MAPPED[case]
     v = make()
     written, declared = regularizer(v), constraints(v)
     everything = cp.vec(v, order="F")
