@@ -5,23 +5,7 @@ from functools import cache
 import cvxpy as cp
 import numpy as np
 import pytest
-from adaptive_learners import (
-    ADD,
-    FEATURES,
-    LEARNERS,
-    REPLACE,
-    SCORES,
-    SIZE,
-    SLOPES,
-    STEPS,
-    TARGETS,
-    X,
-    fit,
-    gain,
-    linear,
-    mean_loss,
-    rng,
-)
+from adaptive_learners import ADD, LEARNERS, REPLACE, SCORES, SIZE, SLOPES, X, fit, gain, linear, mean_loss, rng
 from learners_of_tests import pieces
 from refused import refused
 
@@ -188,12 +172,12 @@ def test_no_record_whose_matrix_has_no_decomposition_makes_a_fit_fail(atom, mech
         matrix[i, j] = matrix[j, i] = float.fromhex(number)
     i, j = np.tril_indices(4)
     apart[range(10), i, j] = apart[range(10), j, i] = 1
-    w, bound = cp.Variable((FEATURES, 10), name="w"), 2e16 * np.ones((4, 4))
+    w, bound = cp.Variable((4, 10), name="w"), 2e16 * np.ones((4, 4))
 
     def loss(x, y):
         return atom(cp.reshape((x @ w) @ apart.reshape(10, 16), (4, 4), order="F") + (y + y.T) / 2)
 
-    template = dp.Template(dp.Record(x=dp.Ball(FEATURES), y=dp.Box(-bound, bound)), loss)
+    template = dp.Template(dp.Record(x=dp.Ball(4), y=dp.Box(-bound, bound)), loss)
     data = {"x": X[:200], "y": np.eye(4) + np.zeros((200, 1, 1))}
     data["x"][7], data["y"][7] = 0.0, matrix
     with pytest.raises(np.linalg.LinAlgError):
@@ -210,10 +194,10 @@ def test_steps_end_in_a_release_or_a_refusal_whatever_the_noisy_answers_are(monk
         return (size * answers.choice([-1, 1], len(sums))).astype(np.int64)
 
     monkeypatch.setattr("dpconvex.mechanisms.noisy_queries.add_integer_noise", drawn)
-    data = {"x": X[:20], "y": TARGETS[:20]}
+    data = {"x": X[:20], "y": LEARNERS["linear"][1][:20]}
     for _ in range(30):
         try:
-            found = dp.solve(linear(), data, ADD, STEPS, size=10**6, seed=0)
+            found = dp.solve(linear(), data, ADD, dp.AdaptiveSteps(), size=10**6, seed=0)
         except dp.DomainError:
             failed += 1
         else:

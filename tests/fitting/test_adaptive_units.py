@@ -3,22 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from adaptive_learners import (
-    ADD,
-    DATA,
-    FEATURES,
-    SCORES,
-    SIGNS,
-    SIZE,
-    SLOPES,
-    TARGETS,
-    X,
-    fit,
-    linear,
-    logistic,
-    scored,
-    small,
-)
+from adaptive_learners import ADD, DATA, SCORES, SIGNS, SIZE, SLOPES, TARGETS, X, fit, linear, logistic, scored, small
 from scipy.special import log_softmax
 
 import dpconvex as dp
@@ -36,14 +21,14 @@ UNITS = {  # of four features that lie within [-1, 1]: the middle of each, and i
 )
 def test_features_may_have_any_units(units, apart, wide):
     """Rows were as long as the largest feature, and little was seen of how they differ."""
-    (middle, size), w, b = UNITS[units], cp.Variable(FEATURES, name="w"), cp.Variable(name="b")
+    (middle, size), w, b = UNITS[units], cp.Variable(4, name="w"), cp.Variable(name="b")
     raw = middle + size * X
     fields, data = {"x": dp.Box(middle - wide * size, middle + wide * size)}, {"x": raw}
     loss = lambda x, y: cp.logistic(-y * (x @ w + b))  # noqa: E731
     if apart:
-        fields = {f"x{k}": dp.Box(middle[k] - size[k], middle[k] + size[k]) for k in range(FEATURES)}
-        data = {f"x{k}": raw[:, k] for k in range(FEATURES)}
-        score = lambda *x: sum(x[k] * w[k] for k in range(FEATURES)) + b  # noqa: E731
+        fields = {f"x{k}": dp.Box(middle[k] - size[k], middle[k] + size[k]) for k in range(4)}
+        data = {f"x{k}": raw[:, k] for k in range(4)}
+        score = lambda *x: sum(x[k] * w[k] for k in range(4)) + b  # noqa: E731
         loss = lambda x0, x1, x2, x3, y: cp.logistic(-y * score(x0, x1, x2, x3))  # noqa: E731
     found = fit(dp.Template(dp.Record(**fields, y=dp.Choice([-1, 1])), loss), data | {"y": SIGNS})
     exact = dp.solve_without_privacy(logistic(), DATA)

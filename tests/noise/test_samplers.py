@@ -27,18 +27,7 @@ from dpconvex.mechanisms.noisy_queries import QueryNoise, choice_weights, noise_
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise import samplers
 from dpconvex.noise.gaussian import integer_level
-from dpconvex.noise.samplers import (
-    ROUNDS,
-    NoiseSource,
-    bernoulli,
-    bernoulli_exp,
-    gamma_direction,
-    gaussian,
-    in_subspace,
-    seeded_generator,
-    system_generator,
-    uniform_integer,
-)
+from dpconvex.noise.samplers import NoiseSource, gamma_direction, gaussian, in_subspace, seeded_generator
 
 ALARM = 1e-7
 SIZE = 30_000
@@ -126,20 +115,20 @@ def test_noise_beyond_the_floats_is_an_error_and_not_infinity(draw):
 
 def test_the_words_are_those_of_chacha20():
     """RFC 8439, appendix A.1, test vector 1 (the key stream of an all-zero key)."""
-    zero = ChaCha(key=0, counter=0, rounds=ROUNDS).random_raw(8)
+    zero = ChaCha(key=0, counter=0, rounds=samplers.ROUNDS).random_raw(8)
     stream = "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
     assert zero.astype("<u8").tobytes().hex().startswith(stream)
 
 
 def test_the_key_comes_from_the_operating_system(monkeypatch):
     monkeypatch.setattr("dpconvex.noise.samplers.secrets.randbits", {256: 12345}.__getitem__)
-    first, second = (gamma_direction(3, 1.0, system_generator()) for _ in range(2))
+    first, second = (gamma_direction(3, 1.0, samplers.system_generator()) for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.deepcopy])
 def test_a_system_generator_cannot_be_duplicated(duplicate):
-    rng = system_generator()
+    rng = samplers.system_generator()
     for thing in (rng, rng.bit_generator):
         refused(DPConvexError, "cannot be copied", duplicate, thing)
 
@@ -198,7 +187,7 @@ def law(program, patch):
 
 @pytest.mark.parametrize("exponent", [Fraction(0), Fraction(1, 7), Fraction(0.3), Fraction(1)])
 def test_a_coin_of_an_exponential_is_exact(exponent, monkeypatch):
-    found = law(lambda: bernoulli_exp(exponent, None), monkeypatch)
+    found = law(lambda: samplers.bernoulli_exp(exponent, None), monkeypatch)
     assert sum(found.values()) > 1 - Fraction(1, 10**30)
     with mpmath.workdps(60):
         exact = mpmath.exp(-mpmath.mpf(exponent.numerator) / exponent.denominator)
@@ -214,11 +203,11 @@ def test_whole_numbers_are_equally_likely(monkeypatch):
             return self.values.pop(0).to_bytes(count, "little")
 
     sources = [Bytes(value) for value in range(8)]
-    drawn = [(uniform_integer(5, source), len(source.values)) for source in sources]
+    drawn = [(samplers.uniform_integer(5, source), len(source.values)) for source in sources]
     assert sorted(number for number, left in drawn if left) == [*range(5)]  # not drawn again
-    assert all(0 <= uniform_integer(3, None) < 3 for _ in range(50))
+    assert all(0 <= samplers.uniform_integer(3, None) < 3 for _ in range(50))
     monkeypatch.setattr(samplers, "uniform_integer", lambda limit, rng: limit - 1)
-    assert not bernoulli(Fraction(2**80 - 1, 2**80), None)
+    assert not samplers.bernoulli(Fraction(2**80 - 1, 2**80), None)
 
 
 @pytest.mark.parametrize("mistakes", [(0, 1492), (1, 1491), (4, 2, 3)])

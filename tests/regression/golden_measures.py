@@ -5,7 +5,7 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-from golden_cases import GALLERY, Fit
+from golden_cases import COLUMNS, GALLERY, Fit
 
 import dpconvex as dp
 from dpconvex.fitting.verify import analyse
@@ -88,7 +88,7 @@ class Measured:
 
     def __init__(self, case, data):
         self.case = case
-        columns = {name: np.asarray(column) for name, column in case.columns(data).items()}
+        columns = {name: np.asarray(column) for name, column in COLUMNS[case.columns](data).items()}
         # Every third record is for testing; the sets that are sorted by class keep their mix that way.
         tested = np.arange(len(data.y)) % 3 == 2
         self.train, self.test = ({name: column[rows] for name, column in columns.items()} for rows in (~tested, tested))
