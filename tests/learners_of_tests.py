@@ -81,6 +81,13 @@ def options_of(name):
     return inspect.signature(problem_file(name)).parameters
 
 
+def calls_of(monkeypatch, owner, name, told=lambda *given: 1):
+    """Return a list that grows, with each call of a function, by what is told of its arguments."""
+    found, honest = [], getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *given, **more: found.append(told(*given)) or honest(*given, **more))
+    return found
+
+
 class Told(QueryNoise):
     """Queries whose answers and choices are noted, with sums and scales; or, for another data set, repeated."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from learners_of_tests import calls_of
 from tables_of_commands import COLUMNS, DATA, FIT_SHOP, RNG, ROW, SCHEMA, SHOP
 
 import dpconvex as dp
@@ -184,8 +185,7 @@ def test_categories_missing_values_and_truth_values_are_fitted(run):
 
 
 def test_a_model_about_people_is_evaluated_about_people(run, monkeypatch):
-    read, reads = Path.open, []
-    monkeypatch.setattr(Path, "open", lambda path, *how, **more: reads.append(path.name) or read(path, *how, **more))
+    reads = calls_of(monkeypatch, Path, "open", lambda path, *_: path.name)
     SHOP.assign(**{"customer no.": [f"c{k // 2}" for k in ROW]}).to_csv("visits.csv", index=False)
     Path("visits.toml").write_text(SCHEMA.replace('ignore = ["customer"]', 'privacy_unit = "customer no."'), "utf-8")
     run("fit logistic_regression visits.csv --schema visits.toml --epsilon 9 --most 2 --out model.npz", ends=0)

@@ -4,6 +4,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from adaptive_learners import scored
+from learners_of_tests import calls_of
 from scipy.sparse import csr_array
 from scipy.special import softmax
 from sklearn.metrics import log_loss
@@ -17,7 +18,6 @@ from dpconvex.optim.constant_models import LabelShares, PlacePosterior, locate
 from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.slope_histograms import LengthHistograms
 from dpconvex.sums import engine
-from dpconvex.sums.grouped_sums import vector_sums
 from dpconvex.sums.linear_scores import linear_scores
 from dpconvex.sums.programs import LANES, Lowered
 
@@ -260,13 +260,7 @@ def test_quantiles_of_targets_of_few_values_lose_no_more_than_a_constant(quantil
 
 
 def test_losses_of_many_labels_are_looked_at_with_few_records_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, sample = [], dp.Record.sample
-
-    def counted(record, size, *given, **options):
-        drawn.append(size)
-        return sample(record, size, *given, **options)
-
-    monkeypatch.setattr(dp.Record, "sample", counted)
+    drawn = calls_of(monkeypatch, dp.Record, "sample", lambda record, size, *_: size)
     chain, size = dp.load("linear_chain_crf", features=1, classes=4, length=3), 3000
     start = np.random.default_rng(0).integers(0, 4, size)
     labels = np.array([" ".join(map(str, (first + np.arange(3)) % 4)) for first in start])
@@ -310,21 +304,14 @@ def test_shares_of_labels_are_known_from_any_number_of_records(noise):
 
 def test_labels_alone_are_seen_by_one_record_each(monkeypatch):
     """Each of 10,000 drawn records was evaluated 285 times; and beside 13 classes and more, no two squares looked alike."""
-    read, gradient = list[int](), Lowered.gradient
-
-    def counted(self, entries, fields, size, *more):
-        read.append(size)
-        return gradient(self, entries, fields, size, *more)
-
-    monkeypatch.setattr(Lowered, "gradient", counted)
+    read = calls_of(monkeypatch, Lowered, "gradient", lambda lowered, entries, fields, size, *_: size)
     assert not public_facts(form_of(dp.load("least_squares_classifier", features=2, classes=20)))[1].is_uneven
     assert max(read) <= LANES
 
 
 def test_records_of_many_grades_are_summed_many_at_a_time(monkeypatch):
     """Of 40 grades, records were looked at one by one, each beside 63 copies of itself; and the domain was, twice."""
-    blocks, facts = list[int](), list[object]()
-    monkeypatch.setattr(engine, "vector_sums", lambda part, own: blocks.append(len(own)) or vector_sums(part, own))
+    blocks, facts = calls_of(monkeypatch, engine, "vector_sums", lambda part, own: len(own)), []
     monkeypatch.setattr(public_slopes.DomainSlopes, "has_unlike_columns", lambda *given: facts.append(given))
     data = {"x": RANDOM.normal(size=(1000, 2)) / 3, "y": RANDOM.integers(0, 40, 1000)}
     template = dp.load("ordinal_regression", features=2, classes=40)
@@ -335,9 +322,8 @@ def test_records_of_many_grades_are_summed_many_at_a_time(monkeypatch):
 
 def test_few_public_records_are_looked_at_where_each_has_many_scores(monkeypatch):
     """A fit of 1,270 parameters on 200 records took 14 minutes."""
-    sample, seen = dp.Record.sample, []
     monkeypatch.setattr(row_metrics, "MAX_SCORES", 2**9)
-    monkeypatch.setattr(dp.Record, "sample", lambda record, size, rng: seen.append(size) or sample(record, size, rng))
+    seen = calls_of(monkeypatch, dp.Record, "sample", lambda record, size, *_: size)
     W = cp.Variable((2, 20), name="W")
     form = form_of(
         dp.Template(dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])), lambda x, y: cp.sum(cp.logistic(-y * (x @ W))))

@@ -226,22 +226,19 @@ def test_opendp_s_own_measurements_are_entered(odp):
             dp.interop.charge(budget, total >> odp.m.then_laplace(0.1), "too much")
         assert len(budget.entries) == 2
     sums = (odp.atom_domain(T=float, nan=False), odp.absolute_distance(T=float)) >> odp.m.then_laplace(4.0)
-    with pytest.raises(TemplateError, match=r"AbsoluteDistance.* does not cover add-remove neighbours"):
-        dp.interop.charge(ledger(), sums, "a sum")
-    refused(TemplateError, "pass delta=", dp.interop.charge, ledger(), gaussian, "Gaussian")
+    # A pair of a rho and a delta is no (epsilon, delta).
+    measure, records = odp.approximate(odp.zero_concentrated_divergence()), odp.vector_domain(odp.atom_domain(T=float))
+    law = {"function": lambda _: 0.0, "privacy_map": lambda d: (d * 0.01, 1e-7), "TO": float}
+    pair = odp.m.make_user_measurement(records, odp.symmetric_distance(), measure, **law)
+    for wrong, said, *delta in (
+        (sums, "AbsoluteDistance.* does not cover add-remove neighbours"),
+        (gaussian, "pass delta="),
+        (pair, "is not supported", 1e-6),
+    ):
+        refused(TemplateError, said, dp.interop.charge, ledger(), wrong, "wrong", *delta)
 
 
-def test_a_measurement_of_a_divergence_that_is_not_read_is_refused(odp):
-    """A pair of a rho and a delta is no (epsilon, delta)."""
-    measure = odp.approximate(odp.zero_concentrated_divergence())
-    space = odp.vector_domain(odp.atom_domain(T=float)), odp.symmetric_distance()
-    measurement = odp.m.make_user_measurement(*space, measure, lambda _: 0.0, lambda d: (d * 0.01, 1e-7), TO=float)
-    refused(TemplateError, "is not supported", dp.interop.charge, ledger(), measurement, "rho and delta", 1e-6)
-
-
-def test_a_measurement_on_data_of_one_size_is_no_spend_where_records_come_and_go():
-    odp = pytest.importorskip("opendp.prelude")
-    odp.enable_features("contrib", "honest-but-curious")
+def test_a_measurement_on_data_of_one_size_is_no_spend_where_records_come_and_go(odp):
     domain = odp.vector_domain(odp.atom_domain(bounds=(0.0, 1.0), nan=False), size=100)
     mean = (domain, odp.symmetric_distance()) >> odp.t.then_sum() >> odp.m.then_laplace(0.1)
     assert mean.map(1) < 1e-9 < 9 < mean.map(2)

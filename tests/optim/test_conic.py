@@ -12,10 +12,10 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from learners_of_tests import calls_of
 from sample_problems import logistic
 
 import dpconvex as dp
-from dpconvex.expressions.evaluate import over_records
 from dpconvex.fitting.verify import analyse
 from dpconvex.model import batch_program
 from dpconvex.optim.backend import solve
@@ -194,13 +194,7 @@ def test_baselines_of_counts_are_least_or_refused():
 
 def test_no_multipliers_are_looked_for_where_points_are_far_away(monkeypatch):
     """Each coordinate of a cone was bounded by a program of its own, in both directions, and none was."""
-    asked, exact = list[int](), certified_minimum.linear_bound
-
-    def counted(region, blocks, goal):
-        asked.append(int(abs(goal).argmax()))
-        return exact(region, blocks, goal)
-
-    monkeypatch.setattr(certified_minimum, "linear_bound", counted)
+    asked = calls_of(monkeypatch, certified_minimum, "linear_bound", lambda region, blocks, goal: abs(goal).argmax())
     w, u = cp.Variable(40, name="w"), cp.Variable(name="u")
     template = dp.Template(
         dp.Record(x=dp.Ball(40)), lambda x: x @ w, cp.sum_squares(w) + cp.square(u), [cp.norm(w) <= u]
@@ -211,8 +205,7 @@ def test_no_multipliers_are_looked_for_where_points_are_far_away(monkeypatch):
 
 def test_derivatives_of_a_batch_take_one_evaluation_for_each_score(monkeypatch):
     """Each of 20 classes' scores was evaluated at each of 600 parameters, for each label."""
-    asked = list[int]()
-    monkeypatch.setattr(batch_program, "over_records", lambda *given: asked.append(1) or over_records(*given))
+    asked = calls_of(monkeypatch, batch_program, "over_records")
     template = dp.load("least_squares_classifier", features=10, classes=3)
     data = {"x": np.random.default_rng(0).normal(size=(60, 10)) / 10, "y": np.arange(60) % 3}
     assert dp.solve_without_privacy(template, data).gap < 1e-6

@@ -20,7 +20,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from golden_cases import CASES, GALLERY
 from golden_measures import Measured, certificates
@@ -38,7 +37,6 @@ CALIBRATED = {
     *("predicted_risk", "smoothing", "derivation_logarithms", "cover_distance", "cover_size", "cover_noise_cap"),
 }
 # A place, and what was and is there, None for nothing.
-Moved = tuple[str, Any, Any]
 
 
 def allowed(name, old, around):

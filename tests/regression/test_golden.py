@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from golden_cases import CASES, GALLERY
 from golden_measures import Measured, certificates
+from learners_of_tests import calls_of
 from refresh import CALIBRATED, CERTIFICATES, compare, load, told
 
 import dpconvex as dp
@@ -217,10 +218,7 @@ def test_work_and_arrays_grow_no_faster_than_what_is_written(name):
 
 def test_cones_without_common_coordinates_are_asked_alone(monkeypatch):
     """A cone says nothing about coordinates that it lacks: each conic program that bounds some has theirs only."""
-    sizes, model = [], certified_minimum.model
-    monkeypatch.setattr(
-        certified_minimum, "model", lambda r, blocks, *rest: sizes.append(len(blocks)) or model(r, blocks, *rest)
-    )
+    sizes = calls_of(monkeypatch, certified_minimum, "model", lambda region, blocks, *_: len(blocks))
     w, b = cp.Variable((3, 5), name="w"), cp.Variable(5, name="b")
     loss = lambda x, y: cp.sum(dp.huber_hinge(y - x @ w - b, 0.1))  # noqa: E731
     cones = [cp.norm(w[:, k]) <= b[k] for k in range(5)]

@@ -149,47 +149,31 @@ def test_a_determinant_is_bounded_by_the_least_eigenvalue_in_the_feasible_set():
 
 
 # Proximal maps of regularizers: against CVXPY, by optimality, together with K, and with an honest bound on their rounding
-def vector(**attributes):
-    return lambda: cp.Variable(6, name="v", **attributes)
-
-
-def matrix(*shape, **attributes):
-    return lambda: cp.Variable(shape, name="v", **attributes)
-
-
-def free(v):
-    return []
-
-
+SYMMETRIC = ((3, 3), {"symmetric": True})
 # Those whose proximal map, together with the projection on K, has a closed form.
 MAPPED = {
-    "Euclidean norm": (vector(), cp.norm, free),
-    "rows": (matrix(2, 3), lambda v: cp.sum(cp.norm(v, 2, axis=1)), free),
-    "nuclear norm": (matrix(2, 3), cp.normNuc, free),
-    "sparse groups": (vector(), lambda v: cp.norm1(v) + 0.5 * cp.norm(v[:3]), free),
-    "absolute values in a box": (vector(), cp.norm1, lambda v: [v >= -0.1]),
-    "nuclear norm, symmetric": (matrix(3, 3, symmetric=True), cp.normNuc, free),
-    "Frobenius norm": (matrix(3, 3, symmetric=True), lambda v: cp.norm(v, "fro"), free),
+    "Euclidean norm": (6, {}, cp.norm),
+    "rows": ((2, 3), {}, lambda v: cp.sum(cp.norm(v, 2, axis=1))),
+    "nuclear norm": ((2, 3), {}, cp.normNuc),
+    "sparse groups": (6, {}, lambda v: cp.norm1(v) + 0.5 * cp.norm(v[:3])),
+    "absolute values in a box": (6, {}, cp.norm1, lambda v: v >= -0.1),
+    "nuclear norm, symmetric": (*SYMMETRIC, cp.normNuc),
+    "Frobenius norm": (*SYMMETRIC, lambda v: cp.norm(v, "fro")),
 }
 EXACT = {"solver": cp.CLARABEL, "tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
-
-
-def parts(case):
-    make, regularizer, constraints = MAPPED[case]
-    v = make()
-    written, declared = regularizer(v), constraints(v)
-    everything = cp.vec(v, order="F")
-    record, public = dp.Record(x=dp.Ball(v.size), y=dp.Choice([-1, 1])), 0.05 * written + 0.05 * cp.sum_squares(v)
-    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ everything)), public, declared)
-    form = LossForm(template)
-    return v, written, declared, form, split_kinks(form.feasible, template.regularizer)[1]
 
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("case", MAPPED)
 def test_proximal_maps_agree_with_cvxpy(case):
-    v, written, declared, form, kinks = parts(case)
-    rng = np.random.default_rng(0)
+    shape, attributes, regularizer, *constraints = MAPPED[case]
+    v, rng = cp.Variable(shape, name="v", **attributes), np.random.default_rng(0)
+    written, declared = regularizer(v), [constraint(v) for constraint in constraints]
+    everything, public = cp.vec(v, order="F"), 0.05 * written + 0.05 * cp.sum_squares(v)
+    record = dp.Record(x=dp.Ball(v.size), y=dp.Choice([-1, 1]))
+    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ everything)), public, declared)
+    form = LossForm(template)
+    kinks = split_kinks(form.feasible, template.regularizer)[1]
     for step in (2.0, 20.0, 60.0):
         theta = 2 * rng.normal(size=form.space.dim)
         found = form.feasible.project(kinks.proximal(theta, step))

@@ -5,6 +5,7 @@ from fractions import Fraction
 import cvxpy as cp
 import numpy as np
 import pytest
+from learners_of_tests import calls_of
 from refused import refused
 from sample_problems import build
 
@@ -349,9 +350,7 @@ def test_conditions_that_were_read_wrongly_are_noticed(monkeypatch):
 
 def test_the_central_path_ends_where_rounding_decides(monkeypatch):
     """Each of its last steps halved a step eighty times, thirty times over: 17,000 evaluations of the barrier."""
-    matrix, counted = cp.Variable((4, 4), PSD=True, name="M"), []
-    height = barrier.height
-    monkeypatch.setattr(barrier, "height", lambda *at: counted.append(1) or height(*at))
+    matrix, counted = cp.Variable((4, 4), PSD=True, name="M"), calls_of(monkeypatch, barrier, "height")
     regularizer = -cp.log_det(matrix) + 0.005 * cp.norm1(matrix) + 1e-6 * cp.sum_squares(matrix)
     learner = dp.Template(
         dp.Record(x=dp.Ball(4)), lambda x: x @ matrix @ x, regularizer, [cp.lambda_max(matrix) <= 200]
