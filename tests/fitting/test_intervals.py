@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from adaptive_learners import scored
 from learners_of_tests import lost_at_answers
-from refused import refused
+from refused import refused, warnings_of
 from scipy.special import expit, softmax
 
 import dpconvex as dp
@@ -23,13 +23,8 @@ W = np.array([2.0, -3.0, 1.0])
 PRIVACY = dp.Privacy(3.0, 1e-6)
 
 
-def features(size, rng):
-    x = rng.normal(size=(size, 3)) / 2.5
-    return x / np.maximum(1, np.linalg.norm(x, axis=1))[:, None]
-
-
 def drawn(kind, size, rng):
-    x = features(size, rng)
+    x = dp.Ball(3).project(rng.normal(size=(size, 3)) / 2.5)
     if kind == "logistic_regression":
         return {"x": x, "y": np.where(rng.random(size) < expit(x @ W), 1, -1)}, W
     if kind == "softmax_regression":
@@ -342,18 +337,15 @@ def test_doubts_are_said_before_payment():
     within = dp.Template(record, loss, constraints=[w <= 1])
     for largest, at_end in ((1.0, True), (0.5, False)):
         fit = dp.Release({"w": [largest, 0.0, 0.0]}, spent=PRIVACY)
-        with warnings.catch_warnings(record=True) as said, suppress(dp.NotConverged):
-            warnings.simplefilter("always")
-            dp.intervals(within, fit, data, PRIVACY, seed=1)
-        assert any("a constraint is active at the release" in str(one.message) for one in said) == at_end
+        said = warnings_of(dp.intervals, within, fit, data, PRIVACY, seed=1, may_raise=[dp.NotConverged])
+        assert any("a constraint is active at the release" in one for one in said) == at_end
     with pytest.warns(dp.PrivacyWarning, match="pass a release that shows"), suppress(dp.NotConverged):
         dp.intervals(within, None, data, PRIVACY, seed=1)
     fewer = {name: column[:600] for name, column in data.items()}
     for some, warned in ((data, False), (fewer, True)):
-        with warnings.catch_warnings(record=True) as said, suppress(dp.NotConverged):
-            warnings.simplefilter("always")
-            dp.intervals(dp.Template(record, loss), None, some, PRIVACY, seed=1)
-        assert any("may be too few" in str(one.message) for one in said) == warned
+        template = dp.Template(record, loss)
+        said = warnings_of(dp.intervals, template, None, some, PRIVACY, seed=1, may_raise=[dp.NotConverged])
+        assert any("may be too few" in one for one in said) == warned
     few, natural = {"x": size * data["x"][:600], "y": data["y"][:600]}, dp.Template(wide, loss)
     with pytest.warns(dp.PrivacyWarning, match="scale 'x' to -1 to 1"), suppress(dp.NotConverged):
         dp.intervals(natural, None, few, PRIVACY, seed=1)

@@ -8,6 +8,7 @@ import cvxpy as cp
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from refused import refused
 from scipy.integrate import trapezoid
 from scipy.special import expit
@@ -85,10 +86,11 @@ class Person:
 
     x: np.ndarray
     y: np.ndarray
+    weight: float = 1.0
 
     def slopes(self, w):
         s = expit(-np.outer(w, self.y * self.x))
-        return (-s * self.y * self.x).sum(axis=1), (s * (1 - s) * self.x**2).sum(axis=1)
+        return tuple(self.weight * part.sum(axis=1) for part in (-s * self.y * self.x, s * (1 - s) * self.x**2))
 
 
 def delta_of(certificate, first, second, pull, epsilon):
@@ -121,7 +123,7 @@ def test_no_person_on_the_line_breaks_a_promise_whatever_the_labels(noise, keep,
         for count in rng.integers(1, most + 1, 2) if rng.random() < 0.5 else (most, most):
             x = np.ones(count) if rng.random() < 0.7 else rng.uniform(-1, 1, count)
             y = np.full(count, rng.choice([-1, 1])) if rng.random() < 0.6 else rng.choice([-1, 1], count)
-            people.append(Weighted(x, y, 1 / count if keep == "weights" else 1.0))
+            people.append(Person(x, y, 1 / count if keep == "weights" else 1.0))
         first, second = people if adjacency == "replace-one" else (people[0], nobody)
         for one, other in ((first, second), (second, first)):
             d, ratio = delta_of(found, one, other, rng.choice([-1, 0, 1]) * rng.uniform(0, 20), claimed)
@@ -131,18 +133,9 @@ def test_no_person_on_the_line_breaks_a_promise_whatever_the_labels(noise, keep,
         assert worst > (0.05 if noise == "gaussian" else 0.5)
 
 
-@dataclass
-class Weighted(Person):
-    weight: float = 1.0
-
-    def slopes(self, w):
-        return tuple(self.weight * part for part in super().slopes(w))
-
-
 @pytest.mark.parametrize("problem", [LINE, dp.load("softmax_regression", features=3, classes=3)])
 def test_curvature_of_a_persons_rows_adds_up_inside_of_one_determinant(problem):
     analysis, rng = analyse(problem), np.random.default_rng(1)
-    loss = BatchedLoss(problem, analysis.form.space, problem.record.sample(6, rng))
     for rows in (1, 2, 3, 6):
         for mu in (0.05, 1.0):
             claimed = analysis.log_det(mu, visits(most=rows).person)[0]
@@ -154,33 +147,21 @@ def test_curvature_of_a_persons_rows_adds_up_inside_of_one_determinant(problem):
 
 
 # Sums of people that are clipped
-def data_of(n, d, seed=0, sparse=False):
-    import scipy.sparse as sp
-
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, d))
-    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0)
-    return {"x": sp.csr_array(x) if sparse else x, "y": rng.integers(0, 3, n)}
-
-
 @pytest.mark.parametrize("sparse", [False, True])
 def test_sums_of_people_are_clipped_and_no_person_changes_what_another_adds(sparse, monkeypatch):
     template = dp.load("softmax_regression", features=4, classes=3)
     monkeypatch.setattr("dpconvex.sums.engine.WRITTEN", 2**12)  # several chunks
-    data, rng = data_of(700, 4, sparse=sparse), np.random.default_rng(3)
-    form, people = form_of(template), rng.integers(0, 200, 700)
-    theta = rng.normal(size=form.space.dim)
+    form, rng = form_of(template), np.random.default_rng(3)
+    x, y, people = dp.Ball(4).project(rng.normal(size=(700, 4))), rng.integers(0, 3, 700), rng.integers(0, 200, 700)
+    x, theta = sp.csr_array(x) if sparse else x, rng.normal(size=form.space.dim)
+
+    def loss_of(rows):
+        return BatchedLoss(template, form.space, template.record.validate({"x": x[rows], "y": y[rows]}))
 
     def sums(rows, clip):
-        batch = template.record.validate({"x": data["x"][rows], "y": data["y"][rows]})
-        return BatchedLoss(template, form.space, batch).clipped_sums(theta, clip, people[rows])
+        return loss_of(rows).clipped_sums(theta, clip, people[rows])
 
-    def alone(person):
-        rows = np.flatnonzero(people == person)
-        batch = template.record.validate({"x": data["x"][rows], "y": data["y"][rows]})
-        return BatchedLoss(template, form.space, batch).gradient(theta)
-
-    each = np.array([alone(p) for p in np.unique(people)])
+    each = np.array([loss_of(np.flatnonzero(people == person)).gradient(theta) for person in np.unique(people)])
     clipped = each * np.minimum(1, 0.6 / np.linalg.norm(each, axis=1))[:, None]
     assert np.linalg.norm(each, axis=1).min() < 0.6 < np.linalg.norm(each, axis=1).max()
     assert sums(np.arange(700), 0.6) == pytest.approx(clipped.sum(axis=0), rel=1e-12, abs=1e-12)
