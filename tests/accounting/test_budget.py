@@ -139,8 +139,7 @@ def test_a_ledger_that_is_cut_short_anywhere_never_gives_budget_back_silently(tm
     size = data.draw(st.integers(0, len(content) - 1))
     file.write_bytes(content[:size])
     kept = content[:size].count(b"\n")
-    with pytest.raises(DPConvexError, match=r"gone|torn|no complete line"):
-        budget.spend(Privacy(0.25), "the process that knows better")
+    refused(DPConvexError, r"gone|torn|no complete line", budget.spend, Privacy(0.25), "the process that knows better")
     if not (kept and content[:size].endswith(b"\n")):
         refused(DPConvexError, r"torn.*Budget\.repair" if kept else "line; restore", Budget.open, file)
         if not kept:
@@ -206,8 +205,7 @@ def test_a_spend_that_waited_sees_what_the_new_file_holds(path):
         time.sleep(0.2)
         used.replace(path)
         fcntl.flock(other, fcntl.LOCK_UN)
-        with pytest.raises(BudgetExceeded):
-            waiting.result(10)
+        refused(BudgetExceeded, None, waiting.result, 10)
     assert [entry.label for entry in Budget.open(path).entries] == ["elsewhere"]
 
 
@@ -293,10 +291,8 @@ def test_a_line_that_lost_its_checksum_or_its_place_is_noticed(path):
     wrong.append([re.sub(rb', "sum": "[0-9a-f]+"', b"", line) for line in lines])
     for content in wrong:
         path.write_bytes(b"".join(content))
-        with pytest.raises(DPConvexError):
-            Budget.open(path)
-        with pytest.raises(DPConvexError):
-            budget.spend(Privacy(1.0), "more")
+        refused(DPConvexError, None, Budget.open, path)
+        refused(DPConvexError, None, budget.spend, Privacy(1.0), "more")
     path.write_bytes(b"".join(lines))
     budget.spend(Privacy(1.0), "more")
     assert len(Budget.open(path).entries) == 5

@@ -170,8 +170,7 @@ NONE = [
 
 @pytest.mark.parametrize("values", NONE, ids=range(len(NONE)))
 def test_what_is_no_event_is_refused(values):
-    with pytest.raises(TemplateError):
-        event_of(values)
+    refused(TemplateError, None, event_of, values)
 
 
 # Exact losses in one dimension.

@@ -11,6 +11,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
+from refused import refused
 from scipy.integrate import quad
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import chi
@@ -91,8 +92,7 @@ NO_PROOF += [b'{"format": "dpconvex proof 1", "n": 1' + b"0" * 5000 + b"}"]
 
 @pytest.mark.parametrize("text", NO_PROOF)
 def test_what_is_no_proof_is_rejected(text):
-    with pytest.raises(Rejected):
-        check(text)
+    refused(Rejected, None, check, text)
 
 
 def proof(nodes, **more):
@@ -118,8 +118,7 @@ def proof(nodes, **more):
     ],
 )
 def test_nodes_that_are_none_are_rejected(node):
-    with pytest.raises(Rejected):
-        check(proof([node]))
+    refused(Rejected, None, check, proof([node]))
 
 
 # What curvature adds under normal noise, as the checker bounds it: above the largest value, and no looser than the calculus
@@ -206,8 +205,7 @@ def test_ranges_hold_what_is_inside(low, high):
 def test_what_nothing_bounds_below_is_refused(sign):
     w = cp.Variable(2, name="w")
     template = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: -dp.log_normcdf(sign * (x @ w)), 0.1 * cp.sum_squares(w))
-    with pytest.raises(dp.NotPrivate, match="lower bound"):
-        dp.verify(template, dp.Privacy(1.0), 100)
+    refused(dp.NotPrivate, "lower bound", dp.verify, template, dp.Privacy(1.0), 100)
 
 
 def test_it_is_exact_where_cvxpy_approximates():

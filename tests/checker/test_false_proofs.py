@@ -301,8 +301,7 @@ def test_keys_that_are_unknown_missing_or_of_another_kind_are_rejected(name):
             part[key] = old
     assert is_read()
     wrong = proof | {"record": {}} if name == "queries" else {k: proof[k] for k in proof if k != "record"}
-    with pytest.raises(Rejected):
-        check(json.dumps(wrong).encode())
+    refused(Rejected, None, check, json.dumps(wrong).encode())
 
 
 DIVIDED = dict.fromkeys((f"{of}_level" for of in ("moment", "histogram", "curvature", "step")), "0x1p-4")
@@ -339,8 +338,7 @@ def test_forged_claims_of_adaptive_steps_are_rejected(name):
 def test_only_adaptive_steps_are_proved_without_a_graph():
     for make in (of_clipped, STRICT["statistics"], STRICT["matrix"]):
         proof = {key: part for key, part in json.loads(make()).items() if key in ("format", "claim")}
-        with pytest.raises(Rejected):
-            check(json.dumps(proof).encode())
+        refused(Rejected, None, check, json.dumps(proof).encode())
 
 
 def test_a_number_is_no_weight_whatever_it_is_called():

@@ -222,8 +222,7 @@ def test_identifiers_come_with_the_rows_of_a_query_and_in_no_other_order(connect
     own = dp.Partitions.from_query(connection, scaled, by="age", fields=fields, unit="who")
     assert fit(own).certificate.size == 89
     for call in (partial(dp.solve, learner), partial(dp.cluster, learner), partial(dp.learn_schema, label="y")):
-        with pytest.raises(dp.TemplateError, match="identifies people"):
-            call(own, dp.Privacy(1.0), budget=dp.Budget(dp.Privacy(1.0)))
+        refused(dp.TemplateError, "identifies people", call, own, dp.Privacy(1.0), budget=dp.Budget(dp.Privacy(1.0)))
     refused(dp.TemplateError, "name the column", dp.learn_schema, own, privacy, label="y", unit=who, budget=budget)
     assert budget.entries == ()
     assert own.identifiers() == who

@@ -187,8 +187,7 @@ def test_features_of_people_stay_theirs_when_they_are_touched(touched):
     for data in ({"x": x}, dp.Partitions([{"x": x}]), dp.Partitions([lambda: {"x": x}])):
         refused(dp.TemplateError, "identifies people", dp.cluster, record, data, dp.Privacy(1.0), group=None)
     learner, both = dp.load("logistic_regression", features=1, labels=("no", "yes")), {"x": x, "y": y}
-    with pytest.raises(dp.TemplateError, match="identifies people"):
-        dp.solve(learner, dp.Partitions([lambda: both]), dp.Privacy(1.0))
+    refused(dp.TemplateError, "identifies people", dp.solve, learner, dp.Partitions([lambda: both]), dp.Privacy(1.0))
     assert dp.solve(learner, both, dp.Privacy(1.0, unit="who", most=10), clip=True, unit=[0, 1] * 10).private
 
 

@@ -121,8 +121,7 @@ def test_fits_are_certified_replayed_and_paid_once(make):
     certificate = model.release_.certificate
     assert certificate == model.certificate(3, 4000)
     assert not certificate.check().unreplayed
-    with pytest.raises(dp.BudgetExceeded):
-        make(budget=budget).fit(TABLE, y)
+    refused(dp.BudgetExceeded, None, make(budget=budget).fit, TABLE, y)
     found = dp.evaluate(model.template(3), model.release_, model.records(TABLE, y), dp.Privacy(9.0))
     assert float(found.error) < 0.5 * float(found.constant)
 
@@ -160,8 +159,7 @@ def test_a_pure_fit_against_both_shapes_of_a_column_is_released(seed):
 def test_what_is_refused_besides(shaped):
     refused(dp.errors.TemplateError, "pass bounds=schema", regressor().set_params(bounds=(0, 5)).fit, TABLE, PAINS)
     refused(dp.errors.TemplateError, "3 columns", shaped.template, 5)
-    with pytest.raises(dp.errors.DPConvexError):
-        shaped.fit(dp.Partitions([{"x": np.zeros((5, 3)), "y": np.zeros(5)}]))
+    refused(dp.errors.DPConvexError, None, shaped.fit, dp.Partitions([{"x": np.zeros((5, 3)), "y": np.zeros(5)}]))
 
 
 # Splines of columns: their rows fit the ball, depend on their record alone, and cover the declared bounds

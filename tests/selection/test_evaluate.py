@@ -232,8 +232,7 @@ def test_a_saved_evaluation_is_the_same_and_a_forged_one_is_refused(tmp_path):
     changes += [{"cells": json.loads(text)["cells"] | change} for change in ({"kind": "other"}, {"upper": math.inf})]
     for change in (*changes, {"sums": ["NaN"] * len(found.sums)}):
         (tmp_path / "two.json").write_text(json.dumps(json.loads(text) | change), encoding="utf-8")
-        with pytest.raises(dp.DPConvexError):
-            dp.Evaluation.load(tmp_path / "two.json")
+        refused(dp.DPConvexError, None, dp.Evaluation.load, tmp_path / "two.json")
     for damaged in (
         text[:-9],
         text.replace('"total":', '"total": 9, "total":'),
@@ -277,8 +276,7 @@ def test_what_is_asked_for_alone_has_less_noise():
     budget = dp.Budget(one)
     for model, wrong in ((SCORED, ("r2",)), (SCORED, (3,)), (LINE, ("deviance",)), (SCORED, ("error", "auc"))):
         learner, y = (HUBER, X[:, 0]) if model is LINE else (LOGISTIC, Y)
-        with pytest.raises(dp.TemplateError):
-            dp.evaluate(learner, model, {"x": X, "y": y}, one, measures=wrong, budget=budget)
+        refused(dp.TemplateError, None, dp.evaluate, learner, model, {"x": X, "y": y}, one, measures=wrong, budget=budget)
     assert not budget.entries
 
 

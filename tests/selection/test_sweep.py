@@ -44,8 +44,7 @@ def test_an_interruption_releases_nothing_half_done_and_is_paid_for():
             return dp.ConicSolver().solve(problem, tolerance)
 
     releases = dp.sweep(learner(), DATA, PROMISES[0], draws=5, budget=budget, backend=Interrupted())
-    with pytest.raises(KeyboardInterrupt):
-        seen.extend(releases)
+    refused(KeyboardInterrupt, None, seen.extend, releases)
     assert len(seen) == 2
     assert budget.spent.epsilon == pytest.approx(3.0)
 
@@ -59,8 +58,7 @@ def test_no_two_fits_share_noise_few_are_begun_ahead_and_one_that_fails_ends_the
     releases = dp.sweep(learner(), DATA, PROMISES[0], draws=10, workers=3, budget=budget)
     found = [next(releases)]
     assert 1 <= len(budget.entries) <= 4
-    with pytest.raises(dp.BudgetExceeded):
-        found.extend(releases)
+    refused(dp.BudgetExceeded, None, found.extend, releases)
     assert len(set(bits(found))) == len(found) == 9
     assert all(release.spent == PROMISES[0] for release in found)
     assert len(budget.entries) == 9
