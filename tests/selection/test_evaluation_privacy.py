@@ -184,46 +184,52 @@ def test_a_model_from_elsewhere_predicts_as_the_template_says():
         dp.evaluate(LOGISTIC, dp.Release({"w": [9.0]}, not_private_because="a test"), {"x": X, "y": Y}, dp.Privacy(1.0))
 
 
-def test_one_of_several_targets_is_evaluated():
-    W = cp.Variable((2, 2), name="W")
-    record = dp.Record(x=dp.Ball(2), y=dp.Box([-1.0, -2.0], [1.0, 50.0]))
-    several = dp.Template(record, lambda x, y: cp.sum_squares(x @ W - y), predict=lambda p, x: x @ p["W"])
-    model = dp.Release({"W": np.eye(2)}, not_private_because="a test", predictor=several.predict)
-    x = dp.Ball(2).project(np.random.default_rng(0).normal(size=(2000, 2)))
-    data, budget = {"x": x, "y": np.column_stack([x[:, 0], np.full(2000, 10.0)])}, dp.Budget(dp.Privacy(50.0))
-    found = [dp.evaluate(several, model, data, dp.Privacy(50.0), target=k, seed=1) for k in (0, 1)]
-    assert [one.label for one in found] == ["y[0]", "y[1]"]
-    assert found[0].error < 0.01
-    assert found[1].error == pytest.approx(np.mean((x[:, 1] - 10) ** 2), rel=0.05)
-    for target in (None, 2, -1, True, 0.0):
-        with pytest.raises(dp.TemplateError, match=r"has 2 numbers.* by target=0 to target=1"):
-            dp.evaluate(several, model, data, dp.Privacy(1.0), target=target, budget=budget)
-    with pytest.raises(dp.TemplateError, match=r"Leave target out"):
-        dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(1.0), target=0, budget=budget)
-    assert budget.entries == ()
+def of_targets(upper):
+    W, record = cp.Variable((2, 2), name="W"), dp.Record(x=dp.Ball(2), y=dp.Box([-1.0, -1.0], [1.0, upper]))
+    return dp.Template(record, lambda x, y: cp.sum_squares(x @ W - y), predict=lambda p, x: x @ p["W"])
 
 
-def test_one_of_several_predictions_of_a_number_is_evaluated():
-    """A fan of quantiles had no way to be evaluated: with a target or without one, it was told to do the other."""
-    learner = dp.load("quantile_fan", features=2)
-    model = dp.Release({"w": [[1.0, 1.0, 1.0], [0, 0, 0]], "b": [-0.5, 0, 0.5]}, not_private_because="a test")
+ONES = {"W": np.eye(2)}
+SEVERAL = {
+    "targets": (
+        *(of_targets(50.0), ONES, lambda x: np.column_stack([x[:, 0], np.full(len(x), 10.0)])),
+        *(lambda x: [0.0, np.mean((x[:, 1] - 10) ** 2)], "has 2 numbers.* by target=0 to target=1"),
+        (None, 2, -1, True, 0.0),
+    ),
+    "targets that might be survival": (
+        *(of_targets(1.0), ONES, lambda x: x, lambda x: [0.0, 0.0], "by target=0 to target=1", (None,)),
+    ),
+    "a column of predictions": (  # it said "by target=0 to target=0"
+        dp.Template(
+            HUBER.record, lambda x, y: cp.square(x[0] - y + cp.Variable(name="w")), predict=lambda p, x: x[:, :1]
+        ),
+        *({"w": 0.0}, lambda x: x[:, 0], lambda x: [0.0], r"by target=0\.$", (None,)),
+    ),
+    # A fan of quantiles had no way to be evaluated: with a target or without one, it was told to do the other.
+    "predictions of a number": (
+        dp.load("quantile_fan", features=2),
+        *({"w": [[1.0, 1.0, 1.0], [0, 0, 0]], "b": [-0.5, 0, 0.5]}, lambda x: x[:, 0]),
+        *(lambda x: [0.25, 0.0], "by target=0 to target=2"),
+        (None, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_one_of_several_numbers_is_evaluated(kind):
+    learner, parameters, label, errors, said, wrong = SEVERAL[kind]
+    model = dp.Release(parameters, not_private_because="a test", predictor=learner.predict)
     x = dp.Ball(2).project(np.random.default_rng(0).normal(size=(2000, 2))) * 0.4
-    data, budget = {"x": x, "y": x[:, 0]}, dp.Budget(dp.Privacy(50.0))
-    found = [dp.evaluate(learner, model, data, dp.Privacy(50.0), target=k, seed=1) for k in (0, 1)]
-    assert [one.label for one in found] == ["y[0]", "y[1]"]
-    np.testing.assert_allclose([one.error for one in found], [0.25, 0.0], atol=0.02)
-    for target in (None, 3):
-        with pytest.raises(dp.TemplateError, match="by target=0 to target=2"):
-            dp.evaluate(learner, model, data, dp.Privacy(1.0), target=target, budget=budget)
-    with pytest.raises(dp.TemplateError, match="Leave target out"):
-        dp.evaluate(
-            dp.load("ridge_regression", features=2),
-            dp.Release({"w": [1.0, 0.0]}, not_private_because="a test"),
-            data,
-            dp.Privacy(1.0),
-            target=0,
-            budget=budget,
-        )
+    data, budget, one = {"x": x, "y": label(x)}, dp.Budget(dp.Privacy(50.0)), dp.Privacy(1.0)
+    for k, error in enumerate(errors(x)):
+        found = dp.evaluate(learner, model, data, dp.Privacy(50.0), target=k, seed=1)
+        assert found.label == f"y[{k}]"
+        assert found.error == pytest.approx(error, rel=0.05, abs=0.02)
+    for target in wrong:
+        refused(dp.TemplateError, said, dp.evaluate, learner, model, data, one, target=target, budget=budget)
+    for other, given in ((LOGISTIC, Y), (HUBER, X[:, 0])):
+        own = {"x": X, "y": given}
+        refused(dp.TemplateError, "Leave target out", dp.evaluate, other, MODEL, own, one, target=0, budget=budget)
     assert budget.entries == ()
 
 

@@ -60,6 +60,7 @@ def test_residuals_follow_from_one_release():
     assert found.absolute_error == pytest.approx(np.mean(np.abs(apart)), abs=0.01)
     assert found.residual_quantile(0.9) == pytest.approx(np.quantile(apart, 0.9), abs=0.02)
     assert found.coverage(-0.1, 0.1) == pytest.approx(np.mean(np.abs(apart) <= 0.1), abs=0.03)
+    assert len(dp.plots.residuals(found).get_legend().get_texts()) >= 2
     assert "concordance" not in str(found)  # Cells are too wide for the order of predictions
     assert found.residuals().y[1] < 0 < found.residuals().y[3]  # 0.6 is the slope, and 0.5 was said
     for strange in ("a", None, np.nan, 2.0):
