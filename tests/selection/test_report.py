@@ -223,7 +223,7 @@ def test_the_commands_about_a_model(tmp_path, monkeypatch, capsys):
     found = evaluation()
     found.save("evaluation.json")
     assert run("report model.npz --evaluation evaluation.json --title T --out report.html --json") == 0
-    assert json.loads(capsys.readouterr().out) == {"file": "report.html", "private": True}
+    assert json.loads(capsys.readouterr().out) == {"file": "report.html", "private": True, "missing": []}
     assert read(Path("report.html").read_text(encoding="utf-8"))[0] == "T"
     assert run("report model.npz --out model.npz") == 2
     assert run("certificate model.npz --json") == 0
