@@ -44,11 +44,12 @@ BEST_RUN = "runs of other candidates keep the same guarantee, one record changes
 
 @dataclass(frozen=True)
 class Report:
-    """Result of a replay: the number of steps, the assumptions, and the parts without a rule."""
+    """Result of a replay: the number of steps, the assumptions, the parts without a rule, and the format of a file."""
 
     steps: int
     trusted: tuple[str, ...]
     unreplayed: tuple[str, ...]
+    form: str = ""
 
     def __str__(self) -> str:
         if self.unreplayed:

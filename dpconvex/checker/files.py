@@ -10,6 +10,7 @@ from dpconvex.checker import Report, check
 from dpconvex.checker.reading import MOST_BYTES, Rejected, as_exact, object_in, read_json, reader, require
 
 NUMBERS = re.compile(rb'\s*\{\s*"format":\s*"dpconvex (coefficients|evaluation) \d+"')  # files without a proof
+FORMS = ("dpconvex release", "dpconvex statistics")  # of saved releases with proofs
 FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `certificate.schema.json`
 
 SCHEMA = "the learnt schema has the stated cost, on top of this guarantee; a file without a cost states nothing about schemas"
@@ -17,6 +18,14 @@ ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")  # An escaped character in JSON
 AUTHOR = "the author of the file ran this fit and released its parameters: nothing links them to the proof"
 MARK = re.compile(r'"?not_private_because"?\s*[:=]\s*["\']([^"\']+)["\']')  # The mark in JSON or in a schema
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter", "learnt")
+SHOWN = (
+    "schema",
+    "lines",
+    "risk",
+    "private",
+    "status",
+    "not_private_because",
+)  # what commands say beside a certificate as JSON
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
 
 
@@ -36,7 +45,8 @@ def replay_file(path: str) -> Report:
             require(known, "the file is not a saved release, a certificate by `Certificate.to_json()`, or a proof")
             certificate, proof = certificate_and_proof(proof) if stands else ({}, proof)
             report = check(proof, certificate.get("event"))
-            return replace(report, trusted=(*report.trusted, *[SCHEMA] * ("learnt" in certificate)))
+            trusted = (*report.trusted, *[SCHEMA] * ("learnt" in certificate))
+            return replace(report, trusted=trusted, form=FORMAT if stands else "")
         try:
             with zipfile.ZipFile(stream) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -49,12 +59,13 @@ def replay_file(path: str) -> Report:
             certificate = header["certificate"]
             compare_claims(proof, certificate)
             require(header["spent"] == certificate["privacy"], "the file and its certificate state different costs")
+            require(header["format"] in FORMS, f"its format is {header['format']!r:.50}")
         except Exception as error:  # archives and their texts can be damaged in more ways than their readers document
             damaged = Rejected(f"the file has no proof, or is damaged: {error}")
             raise (error if isinstance(error, Rejected) else damaged) from None
     report = check(proof, certificate.get("event"))
     costs = [SCHEMA] * ("learnt" in header or "learnt" in certificate)
-    return replace(report, trusted=(AUTHOR, *report.trusted, *costs))
+    return replace(report, trusted=(AUTHOR, *report.trusted, *costs), form=header["format"])
 
 
 def check_mark(text: str) -> None:
@@ -69,7 +80,9 @@ def certificate_and_proof(text: bytes) -> tuple[dict[str, Any], bytes]:
         whole = read_json(text)
         require(isinstance(whole, dict) and isinstance(whole.get("proof"), dict), "the certificate has no 'proof'")
         proof = json.dumps(whole["proof"], separators=(",", ":")).encode()
-        require({*whole} == {"format", "certificate", "proof"} and whole["format"] == FORMAT, f"it is not a {FORMAT!r}")
+        known = {"format", "certificate", "proof"} <= {*whole} <= {"format", "certificate", "proof", *SHOWN}
+        require(known and whole["format"] == FORMAT, f"it is not a {FORMAT!r}")
+        require(not whole.get("not_private_because"), f"NOT PRIVATE: {whole.get('not_private_because')!r:.500}")
         require(isinstance(whole["certificate"], dict), "the certificate is no object")
         compare_claims(proof, whole["certificate"])
     except (ArithmeticError, RecursionError, TypeError, ValueError) as error:

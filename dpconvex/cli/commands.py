@@ -19,7 +19,7 @@ import numpy as np
 import dpconvex as dp
 from dpconvex.accounting.budget import ledger_at
 from dpconvex.cli.declarations import CURVES, Declared, curved, declare, open_table
-from dpconvex.cli.main import ABOUT_TABLES, FURTHER, MECHANISMS, SETTINGS, emit, split_words
+from dpconvex.cli.main import ABOUT_TABLES, FURTHER, MECHANISMS, SETTINGS, as_json, emit, split_words
 from dpconvex.data.schema import Schema, read_settings
 from dpconvex.data.tables import table_of
 from dpconvex.errors import NotPrivate
@@ -56,7 +56,7 @@ def verify(chosen: argparse.Namespace) -> None:
     prove = dp.verify_mixture if "share" in options else dp.verify
     certificate = prove(learner, promise, chosen.size, mechanism, **options)
     said = certificate.explain() if chosen.proof else certificate
-    emit(chosen, {"private": True, "certificate": certificate.to_dict()}, said)
+    emit(chosen, {"private": True} | (as_json(certificate) if chosen.json else {}), said)
 
 
 def audit(chosen: argparse.Namespace) -> None:

@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,7 +21,6 @@ from time import monotonic
 from typing import Any, NoReturn
 
 import dpconvex as dp
-from dpconvex.checker.files import replay_file
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
 from dpconvex.util.runtime import Interrupt, Stage
@@ -236,7 +234,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 
 # Modules of the commands that are not in `commands`.
-MODULES = {"demo": "demo", "check": "main", "budget": "main", "check-table": "schemas", "schema": "schemas"}
+MODULES = {"demo": "demo", "check": "check", "budget": "main", "check-table": "schemas", "schema": "schemas"}
 MODULES |= dict.fromkeys(("evaluate", "split", "certificate", "coefficients", "report"), "saved_models")
 
 
@@ -276,6 +274,12 @@ def emit(chosen: argparse.Namespace, data: Any, text: object) -> None:
     print(json.dumps(finite(data), default=str) if chosen.json else text)
 
 
+def as_json(certificate: Any) -> dict[str, Any]:
+    """Return a certificate as the data that `check` reads, with its proof if it has one."""
+    proved = getattr(certificate, "proof", None) is not None
+    return dict(json.loads(certificate.to_json())) if proved else {"certificate": certificate.to_dict()}
+
+
 def finite(data: Any) -> Any:
     """Return data with None in place of infinite numbers and NaN, which JSON does not have."""
     if isinstance(data, dict):
@@ -283,17 +287,6 @@ def finite(data: Any) -> Any:
     if isinstance(data, list | tuple):
         return [finite(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
-
-
-def check(chosen: argparse.Namespace) -> int:
-    """Replay a proof; return 0 only if all of it was replayed.  NumPy and CVXPY are not imported."""
-    try:
-        report = replay_file(chosen.model)
-    except Rejected as error:
-        raise Rejected(f"{chosen.model}: {error}") from error
-    trusted = [f"  trusted: {fact}" for fact in report.trusted]
-    print(json.dumps(asdict(report)) if chosen.json else "\n".join([f"{chosen.model}: {report}", *trusted]))
-    return REFUSED if report.unreplayed else 0
 
 
 def budget(chosen: argparse.Namespace) -> None:
@@ -386,9 +379,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said = "interrupted; nothing was written, and charges to a budget remain."
         print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
         return INTERRUPTED
-    except (DPConvexError, OSError, Rejected) as error:
+    except (DPConvexError, OSError, Rejected, ModuleNotFoundError) as error:
         file = getattr(error, "filename", None)
         message = str(error) if file is None else f"{file}: {getattr(error, 'strerror', '')}."
+        if isinstance(error, ModuleNotFoundError):
+            message = f"{error.name} is not installed, and this command needs it: pip install {error.name}."
         told: dict[str, Any] = {"error": type(error).__name__, "message": message}
         if isinstance(error, NotPrivate):
             told |= {"private": False, "reason": error.reason, "where": error.expression, "remedy": error.remedy}

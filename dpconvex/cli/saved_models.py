@@ -12,7 +12,7 @@ from typing import Any, cast
 import dpconvex as dp
 from dpconvex.cli.commands import ledger, load_model
 from dpconvex.cli.declarations import CURVES, open_table
-from dpconvex.cli.main import REFUSED, emit
+from dpconvex.cli.main import REFUSED, as_json, emit
 from dpconvex.data.schema import Schema
 from dpconvex.data.tables import Table, as_list
 from dpconvex.errors import DomainError, NotConverged
@@ -125,7 +125,8 @@ def certificate(chosen: argparse.Namespace) -> None:
         f"  {rate} of the people outside the data finds at most {upward(part, 3)} of those inside"
         for rate, part in risks.items()
     ]
-    data = {"certificate": found.to_dict(), "schema": learnt and learnt.to_dict(), "lines": dict(found.lines())}
+    data = as_json(found) | {"schema": learnt and learnt.to_dict(), "lines": dict(found.lines())}
+    data |= {"not_private_because": release.not_private_because}
     text = [release.status, found.explain() if chosen.proof else str(found)]
     text += ["An attacker who wrongly suspects", *said] if said else []
     emit(chosen, data | {"risk": risks, "private": release.private, "status": release.status}, "\n".join(text))

@@ -106,6 +106,9 @@ class Released(Stated):
         if self.learnt is not None and isinstance(certificate, Certificate):
             object.__setattr__(self, "certificate", certificate.with_costs(self.learnt))
 
+    def compare(self, proof: Mapping[str, Any]) -> None:
+        """Raise if the numbers of a file are not those of which its proof speaks; an empty proof speaks of none."""
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a file atomically; replace a regular file, and raise `TemplateError` for other kinds of files."""
         write_atomically(replaceable(path), self.to_bytes())
@@ -187,6 +190,7 @@ class Released(Stated):
             if certificate is not None and hasattr(certificate, "noted"):  # only such certificates have proofs
                 certificate = certificate.noted(UNPROVED, False) if proof is None else certificate.with_proof(proof)
                 object.__setattr__(found, "certificate", certificate)
+                found.compare(json.loads(proof or b"{}"))
             if certificate is not None:
                 str(certificate), certificate._repr_html_()
                 if found.spent not in (None, certificate.privacy):

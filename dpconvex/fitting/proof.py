@@ -29,6 +29,7 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.curvature import MeanJoint, Touch, hull_rows, maximise_trace
 from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.moments import Moments
 from dpconvex.util.arrays import Array
 
 FORMAT = "dpconvex proof 1"
@@ -61,7 +62,9 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
         "centres": centres,
         "tangents": tangents,
         "modulus": exact(certificate.strong_convexity * (1 - 1e-13)),
-        "moments": moments(form, certificate) if sums else [],
+        "moments": plain_moments(mechanism_of(certificate, form).moments(form, certificate.privacy.adjacency))
+        if sums
+        else [],
         "sampled": sampled(certificate) if "sampling" in certificate.settings else {},
         "layout": matrix.layout.tolist() if matrix else [],
         "losses": [] if sums else [number[loss] for loss in template.losses],
@@ -172,9 +175,8 @@ def parts(gram: GradientGram, scalars: int) -> list[int]:
     return [int(part) for part in connected_components(joined, directed=False)[1]]
 
 
-def moments(form: LossForm, certificate: Certificate) -> list[dict[str, Any]]:
+def plain_moments(found: Moments) -> list[dict[str, Any]]:
     """Return the terms that are summed over the records, kind by kind; monomials are lists of numbers of scalars."""
-    found = mechanism_of(certificate, form).moments(form, certificate.privacy.adjacency)
     return [
         {
             "bases": list(kind.bases),

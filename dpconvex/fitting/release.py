@@ -248,6 +248,13 @@ class Release(Released, Mapping[str, Array]):
         width = widths if known is None else len(known)
         export(path, self.status, functions, self.labels, width, self.schema, self.scaled)
 
+    def compare(self, proof: Mapping[str, Any]) -> None:
+        declared = {node["name"]: tuple(node["shape"]) for node in proof.get("nodes", ()) if node["op"] == "variable"}
+        released = {name: value.shape for name, value in self.items()}
+        # Estimators may release other parameters than those of the fit; they name a problem.
+        said = f"Release: its proof is for the parameters {declared}, but released were {released}."
+        require(self.source is not None or not declared or declared == released or proof["moments"], said)
+
     def with_template(self, template: Any) -> Self:
         if callable(template):
             if self.source is None:

@@ -13,6 +13,7 @@ from dpconvex.data.schema import Schema
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.files import Released, StatedNumbers
+from dpconvex.fitting.proof import plain_moments
 from dpconvex.fitting.release import Release, fields_of, functions_of
 from dpconvex.fitting.verify import form_of
 from dpconvex.model.people import template_to_fit
@@ -66,6 +67,10 @@ class Statistics(Released):
             raise TemplateError("Statistics: the moments have no scale, or the certificate no noise or no records.")
         self.check_paid()
         object.__setattr__(self, "values", frozen(values.copy()))
+
+    def compare(self, proof: Mapping[str, Any]) -> None:
+        same = proof.get("moments", plain_moments(self.moments)) == plain_moments(self.moments)
+        require(same, "Statistics: its proof is for other moments.")
 
     @property
     def deviation(self) -> float:

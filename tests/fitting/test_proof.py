@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -54,25 +55,27 @@ def test_the_command_replays_without_numpy(tmp_path):
     path, own = tmp_path / "model.npz", tmp_path / "proof.json"
     dp.solve(LEARNER, DATA, PURE).save(path)
     own.write_bytes(dp.verify(LEARNER, PURE, 500).proof)
-    code = (
-        "import sys; from dpconvex.cli.main import main; status = main(sys.argv[1:]); "
-        "heavy = {'numpy', 'scipy', 'cvxpy', 'sklearn', 'jax'} & set(sys.modules); assert not heavy, heavy; sys.exit(status)"
-    )
+    blocked = "import sys; sys.modules |= dict.fromkeys(['numpy', 'scipy', 'cvxpy', 'sklearn', 'jax']); "
+    code = blocked + "from dpconvex.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
     def run(*arguments):
-        return subprocess.run([sys.executable, "-c", code, "check", *arguments], capture_output=True, text=True)
+        return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
 
     for file in (path, own):
-        found = run(str(file))
+        found = run("check", str(file))
         assert found.returncode == 0, found.stderr
         assert "replayed" in found.stdout
-    assert json.loads(run(str(path), "--json").stdout)["unreplayed"] == []
+        assert ("a load needs numpy, which is not installed" in found.stdout) == (file == path)
+    assert json.loads(run("check", str(path), "--json").stdout)["unreplayed"] == []
     proof = json.loads(own.read_bytes())
     proof["claim"]["noise_scale"] = (0.5 * float.fromhex(proof["claim"]["noise_scale"])).hex()
     own.write_text(json.dumps(proof))
-    assert run(str(own)).returncode == 1
-    assert "costs epsilon" in run(str(own)).stderr
-    assert run(str(tmp_path / "missing.npz")).returncode == 2
+    found = run("check", str(own))
+    assert (found.returncode, "costs epsilon" in found.stderr) == (1, True)
+    assert run("check", str(tmp_path / "missing.npz")).returncode == 2
+    for command in (["certificate", str(path)], ["budget", "show", str(path)]):
+        found = run(*command)
+        assert (found.returncode, "pip install numpy" in found.stderr, "Traceback" in found.stderr) == (2, True, False)
 
 
 def with_member(content, name, change):
@@ -84,16 +87,32 @@ def with_member(content, name, change):
     return found.getvalue()
 
 
-def bolder(header):
-    text = json.loads(str(np.load(io.BytesIO(header))))
-    text["certificate"]["noise_scale"] *= 0.5
-    buffer = io.BytesIO()
-    np.save(buffer, np.array(json.dumps(text)))
-    return buffer.getvalue()
+def array(change):
+    """Return a function that applies a change to the bytes of a member."""
+
+    def changed(member):
+        buffer = io.BytesIO()
+        np.save(buffer, change(np.load(io.BytesIO(member))))
+        return buffer.getvalue()
+
+    return changed
+
+
+def header(change):
+    return array(lambda text: np.array(json.dumps(change(json.loads(str(text))))))
+
+
+def bolder(fields):
+    fields["certificate"]["noise_scale"] *= 0.5
+    return fields
 
 
 DAMAGES = {
-    "another certificate": ("header.npy", bolder),
+    "another certificate": ("header.npy", header(bolder)),
+    "an unknown key": ("header.npy", header(lambda fields: fields | {"surplus": 1})),
+    "no numbers": ("0.npy", array(lambda w: np.nan * w)),
+    "whole numbers": ("0.npy", array(lambda w: w.astype(int))),
+    "a longer member": ("0.npy", lambda member: member + b"0"),
     "another proof": ("proof.json", lambda proof: dp.verify(LEARNER, PURE, 501).proof),
     "no proof": ("proof.json", lambda proof: b"{}"),
     "no text": ("proof.json", lambda proof: b"\xff"),
@@ -106,6 +125,42 @@ def test_a_file_whose_proof_is_of_another_certificate_is_refused(name, tmp_path)
     path.write_bytes(with_member(dp.solve(LEARNER, DATA, PURE).to_bytes(), *DAMAGES[name]))
     assert main(["check", str(path)]) == 1
     refused(dp.DPConvexError, "damaged", dp.Release.load, path)
+
+
+def test_a_file_with_a_further_member_is_refused(tmp_path):
+    dp.solve(LEARNER, DATA, PURE).save(path := tmp_path / "model.npz")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("further.txt", "text")
+    assert main(["check", str(path)]) == 1
+    refused(dp.DPConvexError, "unexpected member", dp.Release.load, path)
+
+
+def test_numbers_of_which_the_proof_does_not_speak_are_refused(tmp_path, capsys):
+    release, path = dp.solve(LEARNER, DATA, PURE), tmp_path / "model.npz"
+    for known, options in ((release, {"template": dp.load}), (replace(release, source=None), {})):
+        path.write_bytes(with_member(known.to_bytes(), "0.npy", array(lambda w: np.append(w, 1.0))))
+        assert main(["check", str(path)]) == 1
+        refused(dp.DPConvexError, "but released were", dp.Release.load, path, **options)
+    sums = RELEASES["statistics"]()
+    first, *others = sums.moments.kinds
+    replace(sums, moments=replace(sums.moments, kinds=(replace(first, scale=2 * first.scale), *others))).save(path)
+    assert main(["check", str(path)]) == 1
+    refused(dp.DPConvexError, "for other moments", dp.Statistics.load, path)
+
+
+def test_the_command_reads_certificates_as_other_commands_print_them(tmp_path, capsys):
+    model, file = str(tmp_path / "model.npz"), tmp_path / "certificate.json"
+    asked = ["verify", "logistic_regression", "--set", "features=2", "--size", "99", "--epsilon", "1", "--json"]
+    for seed in (None, 3):
+        dp.solve(LEARNER, DATA, PURE, seed=seed).save(model)
+        for command in (asked, ["certificate", model, "--json"]):
+            assert main(command) == 0
+            file.write_text(capsys.readouterr().out, encoding="utf-8")
+            private = seed is None or command is asked
+            assert main(["check", str(file)]) == (not private)
+            assert ("NOT PRIVATE: " in capsys.readouterr().err) != private
+            with nullcontext() if private else pytest.raises(dp.DPConvexError, match="NOT PRIVATE"):
+                dp.Certificate.from_json(file.read_text(encoding="utf-8"))
 
 
 def test_a_proof_that_does_not_follow_is_told_of(tmp_path):
