@@ -293,7 +293,10 @@ class Budget:
             rule, seen = rule_in(lines.pop(0), path), []
             sums = rule.nothing
         other = f"this ledger's total is {rule.total}, not {self.privacy}"
-        require(rule.total == self.privacy, f"{path}: {other}. Open it with Budget.open(path), or make another file.")
+        require(
+            rule.total == self.privacy,
+            f"{path}: {other}. Open it with Budget.open(path) (in a shell: without --budget), or make another file.",
+        )
         if self._asked not in (None, rule.name):
             other = f"this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed"
             raise TemplateError(f"{path}: {other}: leave accounting= out, or make another ledger for other people.")

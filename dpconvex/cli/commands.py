@@ -20,8 +20,8 @@ import dpconvex as dp
 from dpconvex.accounting.budget import ledger_at
 from dpconvex.cli.declarations import CURVES, Declared, curved, declare, open_table
 from dpconvex.cli.main import ABOUT_TABLES, FURTHER, MECHANISMS, SETTINGS, as_json, emit, split_words
+from dpconvex.data.learnt import Learnt
 from dpconvex.data.schema import Schema, read_settings
-from dpconvex.data.tables import table_of
 from dpconvex.errors import NotPrivate
 from dpconvex.fitting.problem_files import FOLDER, LARGEST, locate, options as options_of, takes_intercept, usual_width
 from dpconvex.fitting.verify import analyse
@@ -96,12 +96,12 @@ def prepared(
         said = f"grades, from the lowest: {', '.join(declared.schema.labels or ())}; the order is that of the labels."
         print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
     Stage.begin("reading the table")
-    table = open_table(chosen.data)
+    table = open_table(chosen.data, chosen.decimal_comma, declared.schema.privacy_unit)
     data = declared.table(table, empty=promise.adjacency == "add-remove")
     options = further | {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
     if promise.unit is not None and "share" not in further:
         options["unit"] = declared.schema.units(table)
-    return out, data, options | {"budget": ledger(chosen, promise, options.get("unit"))}
+    return out, data, options | {"budget": ledger(chosen, promise, options.get("unit"), declared.schema.learnt)}
 
 
 def fit(chosen: argparse.Namespace) -> None:
@@ -176,10 +176,11 @@ def predict(chosen: argparse.Namespace) -> None:
     release, declared = load_model(chosen)
     schema = declared.schema
     write = writer(chosen.out, {"the table": chosen.data, "the model": chosen.model, "the problem": chosen.problem})
-    columns = declared.features(chosen.data, chosen.rate)
+    table = open_table(chosen.data, chosen.decimal_comma, chosen.id)
+    columns = declared.features(table, chosen.rate)
     X, title = columns.pop("x"), schema.label
     require(chosen.id != schema.label, f"--id names a column to pass through; {schema.label!r} is the predicted one.")
-    passed = [] if chosen.id is None else table_of(chosen.data).columns([chosen.id]).items()
+    passed = [] if chosen.id is None else table.columns([chosen.id]).items()
     first, further = {name: values.tolist() for name, values in passed}, dict[str, Sequence[Any]]()
     found = declared.predicted(release.predict(X, **columns))
     if chosen.rate:
@@ -318,14 +319,19 @@ def mechanism_of(text: str | None, learner: Template, promise: dp.Privacy) -> An
     return getattr(dp, kind)(**fixed, **given)
 
 
-def ledger(chosen: argparse.Namespace, promise: dp.Privacy, whose: Any = None) -> dp.Budget | None:
+def ledger(
+    chosen: argparse.Namespace, promise: dp.Privacy, whose: Any = None, learnt: Learnt | None = None
+) -> dp.Budget | None:
     """Return the budget to charge, or None.  If a total is given, create the ledger, after a check of room and of units."""
     if chosen.ledger is not None and chosen.budget is not None:
         if not ledger_at(chosen.ledger).exists():
             why = f"a new ledger of epsilon = {chosen.budget:g}, delta = {chosen.budget_delta:g} has no room for {promise}"
-            total = max(promise.epsilon, chosen.budget), max(promise.delta, chosen.budget_delta)
+            schemas = [one.privacy for one in learnt.costs] if learnt and chosen.accounting in (None, "basic") else []
+            needed = (getattr(promise, n) + sum(one.get(n, 0.0) for one in schemas) for n in ("epsilon", "delta"))
+            said, given = " and its learnt schema" * bool(schemas), (chosen.budget, chosen.budget_delta)
+            total = tuple(max(own * (1 - 1e-9), whole) for own, whole in zip(needed, given, strict=True))
             more = "--budget {:g} --budget-delta {:g}".format(*total)
-            require(total == (chosen.budget, chosen.budget_delta), f"{why}; give a larger total, such as {more}.")
+            require(total == given, f"{why}{said}; give a larger total, such as {more}.")
             if whose is not None:
                 People.read(promise, whose, len(whose), np.random.default_rng())
         return dp.Budget(promise.part(chosen.budget, chosen.budget_delta), chosen.ledger, chosen.accounting)

@@ -1,7 +1,7 @@
 """The learner for tables of a schema, and the form of its records: labels, survival in intervals, and exposures."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import dpconvex as dp
 from dpconvex.data.domains import Box
 from dpconvex.data.schema import Schema
 from dpconvex.data.survival import ends_of, lived_and_died
-from dpconvex.data.tables import Table, table_of
+from dpconvex.data.tables import Table, as_list, objects, table_of, with_point
 from dpconvex.errors import TemplateError
 from dpconvex.fitting.problem_files import options as options_of
 from dpconvex.model.template import Template
@@ -23,9 +23,22 @@ CURVES = {"additive_logistic": "AdditiveClassifier", "additive_regression": "Add
 TAKES = {"exposure": ("exposure", "dispersion"), "weight": ("weight",), "event": ("intervals",)}
 
 
-def open_table(path: str) -> Any:
-    """Return a table, read only once so that its rows match their identifiers, or the path if it is a folder."""
-    return path if Path(path).is_dir() else table_of(path)
+def open_table(path: str, comma: bool, unit: str | None = None) -> Any:
+    """Return a table, read only once so that its rows match their identifiers, or the path if it is a folder.
+
+    With `comma`, numbers are read as 1.234,5 and dates as 31.01.2020, except identifiers, in the column `unit`.
+    """
+    folder = Path(path).is_dir()
+    require(not (folder and comma), f"{path}: --decimal-comma is for one file, not for a folder of Parquet files.")
+    if folder or not comma:
+        return path if folder else table_of(path)
+    table = table_of(path)
+
+    def read(name: str) -> Any:
+        values = table.read(name)
+        return values if name == unit else objects(map(with_point, as_list(values)))
+
+    return replace(table, read=read)
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,7 @@ ACCOUNTING = ("basic", "gaussian", "renyi")
 ADJACENCIES, KEEPS = ("replace-one", "add-remove"), ("first", "random", "weights")
 
 # Keys of a TOML file for `fit`; some are also options of the command.
-LABELS = ("label", "labels", "label_bounds")
-FURTHER = ("exposure", "weight", "event")
+LABELS, FURTHER = ("label", "labels", "label_bounds"), ("exposure", "weight", "event")
 ABOUT_TABLES = ("features", "bounds", *LABELS, *FURTHER, "ignore", "absent", "unit", "constant", "clip", "privacy_unit")
 ABOUT_FITS = ("epsilon", "delta", "adjacency", "most", "keep", "size", "share", "backend", "mechanism")
 SETTINGS = ("schema", *ABOUT_TABLES, *ABOUT_FITS, "options")
@@ -115,6 +114,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--rate": flag("predict for an exposure of 1, without the column of exposures"),
     "--known": option("kind of a column: number, date or category", "COLUMN=KIND", action="append", default=[]),
     "--ignore": option("columns that are not used", "A,B,...", split_words),
+    "--decimal-comma": flag("read numbers as 1.234,5 and dates as 31.01.2020"),
     "--clip": flag("move values to their bounds", default=None),
     # The guarantee, the mechanism and the budget.
     "--proof": flag("print the proof, too: every constant, how epsilon is spent, the derivation, what is assumed"),
@@ -255,11 +255,12 @@ def parser() -> argparse.ArgumentParser:
         shtab.add_argument_to(top, ["--print-completion"], help="print a completion script for bash, zsh or tcsh")
     subs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, (options, summary, examples) in COMMANDS.items():
-        epilog = f"examples:{examples}" if examples else None
+        more = examples and f"examples:{examples}"
         about = summary[0].upper() + summary[1:] + "."
-        sub = subs.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=raw)
+        sub = subs.add_parser(name, help=summary, description=about, epilog=more, formatter_class=raw)
         sub.set_defaults(module=MODULES.get(name, "commands"), name=name)
-        for key in ["--json", "--progress", *options.split()]:
+        reads = bool({"data", "file", "--table"} & {*options.split()})
+        for key in ["--json", "--progress", *["--decimal-comma"] * reads, *options.split()]:
             if "|" in key:
                 sub.add_argument("what", choices=key.split("|"))
             else:

@@ -14,7 +14,7 @@ from dpconvex.cli.commands import ledger, load_model
 from dpconvex.cli.declarations import CURVES, open_table
 from dpconvex.cli.main import REFUSED, as_json, emit
 from dpconvex.data.schema import Schema
-from dpconvex.data.tables import Table, as_list
+from dpconvex.data.tables import Table, as_list, separator
 from dpconvex.errors import DomainError, NotConverged
 from dpconvex.fitting.intervals import DOUBT
 from dpconvex.fitting.statistics import Coefficients
@@ -23,7 +23,8 @@ from dpconvex.util.arguments import number_in, one_of, require
 from dpconvex.util.markup import upward
 from dpconvex.util.places import writable, write_atomically
 
-PICTURES = ("roc", "calibration", "residuals")  # Plots of an evaluation
+# Plots of an evaluation, and the labels that they are for
+PICTURES = dict.fromkeys(("roc", "calibration"), "two labels") | {"residuals": "a number"}
 
 
 def evaluate(chosen: argparse.Namespace) -> None:
@@ -32,11 +33,15 @@ def evaluate(chosen: argparse.Namespace) -> None:
     inputs = {"the table": chosen.data, "the model": chosen.model, "the ledger": chosen.ledger}
     out = None if chosen.out is None else writable(chosen.out, inputs)
     pictures = {name: writable(path, inputs) for name in PICTURES if (path := getattr(chosen, name)) is not None}
-    table = open_table(chosen.data)
+    count = 1 if schema.event else len(schema.labels or ())
+    for name in pictures:  # before the charge
+        said = f"--{name} is for {PICTURES[name]}, which {schema.label!r} is not, and for all measures (without --measures)."
+        require(count == (0 if name == "residuals" else 2) and chosen.measures is None, said)
+    table = open_table(chosen.data, chosen.decimal_comma, schema.privacy_unit)
     promise, whose = promised(chosen, release, schema, table)
     data = declared.table(table, empty=promise.adjacency == "add-remove")
     options = {
-        "budget": ledger(chosen, promise, whose),
+        "budget": ledger(chosen, promise, whose, schema.learnt),
         "entry": chosen.entry or f"evaluate {chosen.model}",
         "seed": chosen.seed,
     }
@@ -57,12 +62,13 @@ def evaluate(chosen: argparse.Namespace) -> None:
     said = str(found)
     if schema.label_bounds is not None and "error" in found.summary():
         root = measured["root_mean_square"] = found.error**0.5
-        said += f"\nIn the units of {schema.label}: {root:.4g} (root mean square)" * (not found.error.is_undetermined)
-    for name, path in pictures.items():
-        getattr(dp.plots, name)(found).figure.savefig(path)
+        known = f"{root:.4g} ({' to '.join(f'{max(end, 0.0) ** 0.5:.4g}' for end in found.error.interval)}, root mean square)"
+        said += f"\nIn the units of {schema.label}: {known}" * (not found.error.is_undetermined)
     emit(chosen, measured, said)
     if out is not None:
         found.save(out)
+    for name, path in pictures.items():
+        getattr(dp.plots, name)(found).figure.savefig(path)
 
 
 def promised(chosen: argparse.Namespace, release: dp.Release, schema: Schema, table: Any) -> tuple[dp.Privacy, Any]:
@@ -98,7 +104,8 @@ def split(chosen: argparse.Namespace) -> None:
     """Split the lines of a CSV file between two files; all lines of a person go to the same file."""
     files = [writable(path, {"the table": chosen.data}) for path in (chosen.out, chosen.test)]
     with open(chosen.data, newline="", encoding="utf-8-sig") as stream:
-        head, *lines = filter(None, csv.reader(stream))  # blank lines are skipped
+        mark = separator(stream)
+        head, *lines = filter(None, csv.reader(stream, delimiter=mark))  # blank lines are skipped
     one_of(head).or_none.check(chosen.data, **{"--unit": chosen.privacy_unit})
     place = None if chosen.privacy_unit is None else head.index(chosen.privacy_unit)
     short = [k for k, line in enumerate(lines, start=1) if place is not None and len(line) <= place]
@@ -109,7 +116,7 @@ def split(chosen: argparse.Namespace) -> None:
     parts = dp.split(whose, **{name: value for name, value in given.items() if value is not None})
     for file, rows in zip(files, parts, strict=True):
         text = io.StringIO(newline="")
-        csv.writer(text, lineterminator="\n").writerows([head, *(lines[row] for row in rows)])
+        csv.writer(text, delimiter=mark, lineterminator="\n").writerows([head, *(lines[row] for row in rows)])
         write_atomically(file, text.getvalue().encode("utf-8"))
     sizes = {str(file): len(rows) for file, rows in zip(files, parts, strict=True)}
     emit(chosen, sizes, "\n".join(f"{file}: {size} records" for file, size in sizes.items()))
@@ -142,11 +149,11 @@ def coefficients(chosen: argparse.Namespace) -> None:
     require(shown or chosen.table is not None, said)
     if chosen.table is not None:
         release, declared = load_model(chosen)
-        table = open_table(chosen.table)
+        table = open_table(chosen.table, chosen.decimal_comma, declared.schema.privacy_unit)
         promise, whose = promised(chosen, release, declared.schema, table)
         data, size = declared.table(table, empty=False), getattr(release.certificate, "size", None)
         entry = chosen.entry or f"intervals {chosen.model}"
-        options = {"budget": ledger(chosen, promise, whose), "entry": entry, "seed": chosen.seed}
+        options = {"budget": ledger(chosen, promise, whose, release.learnt), "entry": entry, "seed": chosen.seed}
         options["size"] = size if promise.adjacency == "add-remove" else None
         with warnings.catch_warnings():
             if not chosen.anyway:

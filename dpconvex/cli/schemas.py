@@ -7,17 +7,16 @@ import argparse
 import math
 import tomllib
 from collections import defaultdict
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import dpconvex as dp
 from dpconvex.accounting.budget import charge_schema
 from dpconvex.cli.commands import ledger, privacy_of, writer
+from dpconvex.cli.declarations import open_table
 from dpconvex.cli.main import MISTAKEN, emit
 from dpconvex.data.draft import draft
 from dpconvex.data.schema_columns import Column
-from dpconvex.data.tables import Values, identifiers_of, objects, reads_as_missing, table_of, to_float
+from dpconvex.data.tables import Table, Values, identifiers_of, objects, reads_as_missing, to_float
 from dpconvex.errors import DomainError, DPConvexError, NotPrivate
 from dpconvex.model.people import identifier_codes
 
@@ -29,7 +28,8 @@ def schema(chosen: argparse.Namespace) -> None:
         if chosen.label is None:
             raise DPConvexError(f"schema {chosen.what} needs --label COLUMN, the column to be predicted.")
         write = writer(chosen.out, {"the table": chosen.file, "the ledger": chosen.ledger})
-        text = (draft if chosen.what == "draft" else partial(learn, chosen))(chosen.file, chosen.label)
+        table = open_table(chosen.file, chosen.decimal_comma, chosen.privacy_unit)
+        text = draft(table, chosen.label) if chosen.what == "draft" else learn(chosen, table)
         if chosen.out is not None or not chosen.json:
             write(text)
         head = "\n".join(line[2:] for line in text.splitlines() if line.startswith("# "))  # the cost, or a warning
@@ -48,17 +48,19 @@ def schema(chosen: argparse.Namespace) -> None:
     emit(chosen, data | {"learnt": learnt and learnt.to_dict()}, said)
 
 
-def learn(chosen: argparse.Namespace, file: str, label: str) -> str:
+def learn(chosen: argparse.Namespace, table: Any) -> str:
     """Learn a schema under the guarantee of the options; return the text of its TOML file, with the cost."""
     if chosen.epsilon is None:
         raise DPConvexError("schema learn needs --epsilon E and --delta D, the cost of the schema.")
     promise, declared = privacy_of(chosen), {"labels": chosen.labels, "label_bounds": chosen.label_bounds}
     unit = chosen.privacy_unit
-    whose = None if unit is None or Path(file).is_dir() else table_of(file).columns([unit])[unit]
+    whose = table.columns([unit])[unit] if unit is not None and isinstance(table, Table) else None
     paid = {"unit": unit, "budget": ledger(chosen, promise, whose), "seed": chosen.seed}
     paid["entry"] = chosen.entry or "learn_schema"
     known = {name: kind for name, _, kind in (text.rpartition("=") for text in chosen.known)}
-    found = dp.learn_schema(file, promise, label=label, known=known, ignore=chosen.ignore or (), **declared, **paid)
+    found = dp.learn_schema(
+        table, promise, label=chosen.label, known=known, ignore=chosen.ignore or (), **declared, **paid
+    )
     return "\n".join([*(f"# {line}" for line in str(found.learnt).splitlines()), found.to_toml()])
 
 
@@ -66,7 +68,8 @@ def learn(chosen: argparse.Namespace, file: str, label: str) -> str:
 
 
 def check_table(chosen: argparse.Namespace) -> int:
-    schema, table = dp.Schema.load(chosen.schema), table_of(chosen.data)
+    schema = dp.Schema.load(chosen.schema)
+    table = open_table(chosen.data, chosen.decimal_comma, schema.privacy_unit)
     learnt = schema.learnt.columns if schema.learnt else {}  # learnt columns accept all values
     declared = {n: c for n, c in {**schema.features, schema.label: schema.target}.items() if n not in learnt}
     declared |= {name: column for name, (_, column) in schema.further.items()}

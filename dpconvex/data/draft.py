@@ -40,7 +40,7 @@ def draft(data: Any, label: str) -> str:
     labels = None if bounds else levels_in(columns[label])
     ignored = [name for name in found if name not in features] or None
     schema = Schema(features, label, labels, False, bounds, ignored, sorted(marked))
-    name = Path(data).name if isinstance(data, str | Path) else "a table"
+    name = Path(table.title).name
     return HEAD.format(name=name) + ORDER * bool(labels) + schema.to_toml()
 
 

@@ -240,15 +240,19 @@ class Schema:
             found[field] = np.minimum(low + share * (high - low), high) / (high if field == "exposure" else 1.0)
         if "event" in found:  # later ones are not seen
             times = np.array(list(map(to_float, table.columns([self.label])[self.label])))
-            early = map(table.where(self.label), np.flatnonzero(times < 0).tolist())
-            refuse((f"{place}: times must not be negative." for place in early), DomainError)
+            early = [] if self._learns_label else np.flatnonzero(times < 0).tolist()
+            refuse((f"{table.where(self.label)(row)}: times must not be negative." for row in early), DomainError)
             found["event"] *= times <= self.target.ends[1]
         return found
 
+    @property
+    def _learns_label(self) -> bool:
+        return self.learnt is not None and self.label in self.learnt.columns
+
     def targets(self, values: Any, where: Any = "row {}".format, clip: bool = True) -> Any:
         """Return labels, or targets in [-1, 1], for entries of the label's column; a learnt label never raises."""
-        column, learnt = self.target, self.learnt is not None and self.label in self.learnt.columns
-        place, value = column.placed(where, column.readable(values) if learnt else values, clip)
+        column = self.target
+        place, value = column.placed(where, column.readable(values) if self._learns_label else values, clip)
         return np.array(self.labels)[place] if self.labels else 2 * value
 
     def with_label(self, label: str, **declared: Any) -> "Schema":

@@ -103,7 +103,8 @@ class Column:
             comma = (
                 isinstance(value, str) and self.reads is to_float and math.isfinite(to_float(value.replace(",", "")))
             )
-            remedy = "; write decimal points, and no commas: pandas.read_csv(..., decimal=',')" * comma or self.remedy
+            how = "; write decimal points, and no commas: --decimal-comma, or pandas.read_csv(..., decimal=',')"
+            remedy = how * comma or self.remedy
             raise DomainError(f"{where(index)}: {shown!r} {self.unknown}{remedy}.")
         with np.errstate(over="ignore"):  # a bound rounded to single precision may lie outside the bounds
             single = np.ravel([np.array(self.ends, dtype=kind).astype(float) for kind in tables.SINGLE])
@@ -269,7 +270,7 @@ class Date(Column):
 
     kind: ClassVar[str] = "dates"
     unknown = (
-        "is not a date such as 2020-01-31; pandas.to_datetime(column, dayfirst=True) reads 31.01.2020, and "
+        "is not a date such as 2020-01-31; --decimal-comma, or pandas.to_datetime(column, dayfirst=True), reads 31.01.2020, and "
         "column.dt.tz_localize(None) drops a time zone"
     )
     reads: ClassVar[Any] = staticmethod(tables.to_ordinal)

@@ -12,7 +12,7 @@ from itertools import islice
 from numbers import Number
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from unicodedata import normalize
 
 import numpy as np
@@ -30,6 +30,8 @@ LONGEST = 2**31 - 1  # characters of a cell, the largest limit that the csv modu
 # Texts that pandas reads as missing.
 MISSING = {"NA", "N/A", "NaN", "NULL", "None", "n/a", "nan", "null", "<NA>", "#N/A", "#NA", "-NaN", "-nan", "#N/A N/A"}
 MISSING |= {"1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"}
+COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?")
+DOTTED = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(\D.*|)")
 DAY, TIME = re.compile(r"\d{4}-\d\d-\d\d(?!\d)"), re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
 SINGLE = np.float32, np.float16
 
@@ -210,25 +212,36 @@ def read_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
         raise DomainError(f"{path}: the file is damaged, or no Parquet file; write it anew.") from error
 
 
+def separator(stream: TextIO) -> str:
+    """Return the separator of a CSV file, read off its header: a comma, or that of a header without commas; rewind."""
+    head = next(csv.reader(line for line in stream if line.strip()), [""])
+    stream.seek(0)
+    return next((mark for mark in ";\t|" if len(head) == 1 and mark in head[0]), ",")
+
+
+def with_point(entry: Any) -> Any:
+    """Return a text such as 1.234,5 or 31.01.2020 as 1234.5 or 2020-01-31, and any other entry unchanged."""
+    text = entry.strip() if isinstance(entry, str) else ""
+    day = DOTTED.fullmatch(text)
+    found = "{2}-{1:0>2}-{0:0>2}{3}".format(*day.groups()) if day else entry
+    return text.replace(".", "").replace(",", ".") if COMMA.fullmatch(text) else found
+
+
 def csv_table(path: Path, header: bool) -> Table:
     try:
         csv.field_size_limit(LONGEST)
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, strict=True)
+            reader = csv.reader(stream, delimiter=separator(stream), strict=True)
             rows = ((reader.line_num, row) for row in reader if row)
             found = list(islice(rows, 1) if header else rows)
     except UnicodeDecodeError as error:
-        said = f"not a text file in UTF-8 ({error.reason} at byte {error.start}); save it in UTF-8, or pass"
-        raise DomainError(f"{path}: {said} pandas.read_csv({str(path)!r}, encoding='cp1252').") from error
+        said = f"not a text file in UTF-8 ({error.reason} at byte {error.start}); save it in UTF-8 (iconv -f cp1252 -t utf-8), or"
+        raise DomainError(f"{path}: {said} pass pandas.read_csv({str(path)!r}, encoding='cp1252').") from error
     except csv.Error as error:
         raise DomainError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from error
     require(found, f"{path}: the file is empty; its first line must name the columns.", DomainError)
     (_, first), *records = found
     names = [name.strip() for name in first]
-    mark = next((mark for mark in ";\t|" if mark in first[0]), "")
-    how = f"pass pandas.read_csv({str(path)!r}, sep={mark!r}), with decimal=',' if numbers have commas; its"
-    how += " to_csv('new.csv', index=False) writes a file for the command line"
-    require(len(names) != 1 or not mark, f"{path}: cells are separated by {mark!r}, not by commas; {how}.", DomainError)
     for line, row in records:
         if len(row) != len(names):
             raise DomainError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")

@@ -301,6 +301,11 @@ def test_a_learnt_schema_is_paid_for_and_fitted(run):
     assert spent["spends"][0]["label"] == schema.learnt.entry
     assert len(run("predict m.npz visits.csv", ends=0).out.split()) == 5001
     assert "0 break a declaration" in run("check-table visits.toml visits.csv", ends=0).out
+    own = "--ledger own.jsonl --budget 1 --budget-delta 1e-6"  # left a ledger without room for the schema
+    assert (
+        "--budget 2 --budget-delta 2e-06" in run(f"{fit} --out m.npz".replace("--ledger spent.jsonl", own), ends=2).err
+    )
+    assert not Path("own.jsonl").exists()
     run(f"schema learn visits.csv {told} --epsilon 1 --ledger spent.jsonl", ends=1)
     run("schema learn visits.csv --label well --out visits.toml", ends=2)
     assert "nothing was spent" in run(f"schema learn visits.csv {told} --epsilon 0.001", ends=1).err

@@ -107,3 +107,46 @@ def test_survival_is_fitted_as_in_python(run):
     assert (
         "wrong.csv, line 7, column 'months'" in run(f"{words} --event died=1,2".replace("deaths.csv", "wrong.csv")).err
     )
+
+
+def test_a_german_table_is_read_from_a_split_to_predictions(run):
+    """Semicolons, decimal commas and days before months needed Python."""
+    rng = np.random.default_rng(1)
+    rooms, since = (
+        rng.uniform(0, 9.99, 400).round(2),
+        pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 999, 400), "D"),
+    )
+    table = pd.DataFrame({"id": np.arange(400) // 2, "rooms": rooms, "since": since, "rent": 1000 + 100 * rooms})
+    table["since"] = table["since"].dt.strftime("%d.%m.%Y")
+    table["rent"] = [f"{rent:,.2f}".translate(str.maketrans(",.", ".,")) for rent in table["rent"]]  # as 1.234,5
+    table.to_csv("all.csv", sep=";", decimal=",", index=False)
+    Path("s.toml").write_text(
+        'label = "rent"\nlabel_bounds = [0, 4000]\nprivacy_unit = "id"\n[features]\nrooms = [0, 10]\n'
+        'since = {dates = ["2020-01-01", "2023-12-31"]}\n'
+    )
+    run("split all.csv --unit id --out a.csv --test b.csv", ends=0)
+    assert "--decimal-comma" in run("check-table s.toml a.csv", ends=2).out
+    assert "0 break" in run("check-table s.toml a.csv --decimal-comma", ends=0).out
+    run(
+        "fit ridge_regression a.csv --schema s.toml --decimal-comma --most 2 --epsilon 90 --delta 1e-6 --out m.npz",
+        ends=0,
+    )
+    lines = run("predict m.npz b.csv --decimal-comma --id id", ends=0).out.splitlines()
+    found = np.array([line.split(",") for line in lines[1:]], dtype=float)
+    rent = 1000 + 100 * rooms[np.isin(table["id"], found[:, 0])]
+    assert abs(found[:, 1] - rent).max() < 100
+    assert 'since = {dates = ["2020' in run("schema draft all.csv --label rent --decimal-comma", ends=0).out.replace(
+        '"since"', "since"
+    )
+
+
+def test_pictures_that_an_evaluation_lacks_are_refused_before_it_pays(run):
+    """An evaluation of a survival model was paid for, and its counts were lost to --roc."""
+    run(
+        "fit ridge_regression data.csv --features a --bounds 0,10 --label b --label-bounds 0,10 --epsilon 9 --out m.npz",
+        ends=0,
+    )
+    paid = "evaluate m.npz data.csv --epsilon 1 --ledger l.jsonl --budget 1"
+    assert "--roc is for two labels" in run(f"{paid} --roc r.png", ends=2).err
+    assert "--residuals" in run(f"{paid} --measures error --residuals r.png", ends=2).err
+    assert not Path("l.jsonl").exists()
