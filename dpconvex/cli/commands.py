@@ -184,7 +184,6 @@ def predict(chosen: argparse.Namespace) -> None:
     first, further = {name: values.tolist() for name, values in passed}, dict[str, Sequence[Any]]()
     found = declared.predicted(release.predict(X, **columns))
     if chosen.rate:
-        require(schema.exposure, f"{chosen.model}: --rate is for models with an exposure, and this one has none.")
         found = [value / schema.largest["exposure"] for value in found]
         title += f" per 1 of {next(iter(schema.exposure or ()))}"
     entries = list(map(list, zip(*found, strict=True))) if found and isinstance(found[0], list) else []

@@ -63,6 +63,7 @@ class Declared:
 
     def features(self, given: Any, rate: bool) -> dict[str, Any]:
         """Return the columns that predictions need; with `rate`, those of records with the largest exposure."""
+        require(self.schema.exposure or not rate, "--rate is for models with an exposure, and this one has none.")
         if self.model is not None:
             return {"x": self.model.features(given)}
         found = self.schema.records(given, fields=() if rate else ("exposure",))
@@ -78,7 +79,9 @@ class Declared:
             del found["event"]
         if "exposure" in found and "offset" in self.learner.record.fields:
             half = cast(Box, self.learner.record.fields["offset"]).upper
-            offset = np.clip(np.log(found["exposure"]) + half, -half, half)
+            with np.errstate(divide="ignore"):  # a prediction for no exposure
+                offset = np.log(found["exposure"]) + half
+            offset = np.clip(offset, -half, half) if "y" in found else offset
             found = {name: column for name, column in found.items() if name != "exposure"} | {"offset": offset}
         return found
 
@@ -86,6 +89,8 @@ class Declared:
         """Return predictions as the table's labels, as numbers in its units, or as probabilities to survive."""
         if self.times is not None:
             return list(found.tolist())
+        if self.schema.exposure is not None:  # totals of long exposures may exceed the bounds
+            return list(((found + 1) / 2 * (self.schema.label_bounds or (0, 1))[1]).tolist())
         if not self.values:
             return list(self.schema.decode_target(found).tolist())
         labels = {value: label for label, value in self.values.items()}

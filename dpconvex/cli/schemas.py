@@ -73,13 +73,12 @@ def check_table(chosen: argparse.Namespace) -> int:
     learnt = schema.learnt.columns if schema.learnt else {}  # learnt columns accept all values
     declared = {n: c for n, c in {**schema.features, schema.label: schema.target}.items() if n not in learnt}
     declared |= {name: column for name, (_, column) in schema.further.items()}
-    clips = {name: schema.clip or (name == schema.label and schema.event is not None) for name in declared}
     columns = table.columns([*declared], schema.known, schema.absent)
     rows = table.lines or range(table.size)
     found: list[dict[str, Any]] = [
         {"column": name, "fault": fault, "rows": [rows[k] for k in places], "values": listed(columns[name], places)}
         for name, column in declared.items()
-        for fault, places in faults(column, columns[name], clips[name]).items()
+        for fault, places in faults(column, columns[name], schema.clip).items()
     ]
     if (person := schema.privacy_unit) is not None:
         whose = table.columns([person])[person]

@@ -16,7 +16,7 @@ from dpconvex.data.encoded import Encoded, EncodedRows, with_origin
 from dpconvex.data.learnt import Learnt, origin_of
 from dpconvex.data.partitions import Partitions, tables_in
 from dpconvex.data.record import Record, columns_of
-from dpconvex.data.schema_columns import FURTHER, Categorical, Column, Numeric, beside, bounds_of, column_of, levels_of
+from dpconvex.data.schema_columns import FURTHER, Categorical, Numeric, Times, beside, bounds_of, column_of, levels_of
 from dpconvex.data.tables import concatenate_values, identifiers_of, name_of, path_of, table_of, to_float, value_of
 from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.numerics import RECORD_TOLERANCE
@@ -126,7 +126,7 @@ class Schema:
         require(not (self.exposure or self.event) or (self.label_bounds or (1,))[0] == 0, said)
 
     @property
-    def further(self) -> dict[str, tuple[str, Column]]:
+    def further(self) -> dict[str, tuple[str, Any]]:
         """Fields of a record and declarations of the columns of an exposure, a weight and an event, by name."""
         return {name: (field, column) for field in FURTHER for name, column in (getattr(self, field) or {}).items()}
 
@@ -216,7 +216,7 @@ class Schema:
         X, y = with_origin(EncodedRows(X) if sparse else X.view(Encoded), self), np.zeros(0)
         X.schema, X.index = self, index_of(data)
         if labelled:
-            y = self.targets(columns[self.label], table.where(self.label), clipped or self.event is not None)
+            y = self.targets(columns[self.label], table.where(self.label), clipped)
             if self.labels is None:
                 y = with_origin(y.view(Encoded), self)
                 y.schema = self  # type: ignore[attr-defined]
@@ -227,7 +227,7 @@ class Schema:
     ) -> dict[str, Any]:
         """Return columns for `dpconvex.solve`: x and y of `encode`, an exposure as a share of the largest, a weight, an event.
 
-        With `fields`, return x and these alone, for predictions.
+        With `fields`, return x and these alone, for predictions; exposures may be longer than the largest.
         """
         table, wanted, clip = table_of(data), FURTHER if fields is None else fields, self.clip if clip is None else clip
         found = dict(zip("xy", self.encode(table, labelled=fields is None, clip=clip, empty=empty), strict=True))
@@ -235,24 +235,17 @@ class Schema:
         own = {name: entry for name, entry in self.further.items() if entry[0] in wanted}
         columns = table.columns([*own], self.known, self.absent)
         for name, (field, column) in own.items():
-            low, high = column.ends
-            share = column.placed(table.where(name), columns[name], clip)[1] + 0.5
-            found[field] = np.minimum(low + share * (high - low), high) / (high if field == "exposure" else 1.0)
+            amounts = column.amounts(table.where(name), columns[name], clip, beyond=fields is not None)
+            found[field] = amounts / (column.ends[1] if field == "exposure" else 1.0)
         if "event" in found:  # later ones are not seen
             times = np.array(list(map(to_float, table.columns([self.label])[self.label])))
-            early = [] if self._learns_label else np.flatnonzero(times < 0).tolist()
-            refuse((f"{table.where(self.label)(row)}: times must not be negative." for row in early), DomainError)
             found["event"] *= times <= self.target.ends[1]
         return found
 
-    @property
-    def _learns_label(self) -> bool:
-        return self.learnt is not None and self.label in self.learnt.columns
-
     def targets(self, values: Any, where: Any = "row {}".format, clip: bool = True) -> Any:
         """Return labels, or targets in [-1, 1], for entries of the label's column; a learnt label never raises."""
-        column = self.target
-        place, value = column.placed(where, column.readable(values) if self._learns_label else values, clip)
+        column, learnt = self.target, self.learnt is not None and self.label in self.learnt.columns
+        place, value = column.placed(where, column.readable(values) if learnt else values, clip)
         return np.array(self.labels)[place] if self.labels else 2 * value
 
     def with_label(self, label: str, **declared: Any) -> "Schema":
@@ -294,11 +287,12 @@ class Schema:
         table_of(data, header=True).check_names([*self.features, self.label, *self.further], self.known, numbers)
 
     @property
-    def target(self) -> Column:
+    def target(self) -> Numeric | Categorical:
         """The declaration of the label as a column."""
         missing: Any = self.learnt.otherwise if self.learnt else None
         lower, upper = self.label_bounds or (0.0, 1.0)
-        found = Categorical(self.labels, missing=missing) if self.labels else Numeric(lower, upper, missing)
+        number = Times if self.event else Numeric
+        found = Categorical(self.labels, missing=missing) if self.labels else number(lower, upper, missing)
         found.__dict__["missing_remedy"] = NO_LABEL
         if not self.labels:
             return found

@@ -74,6 +74,15 @@ class Column:
             place[absent], value[absent] = self._placed(where, tables.objects([self.missing]), False)
         return place, value
 
+    def amounts(self, where: Where, values: NDArray[Any], clip: bool, beyond: bool) -> Array:
+        """Return the numbers of the entries; with `beyond`, those above the bounds are neither clipped nor an error."""
+        (low, high), given = self.ends, values.copy()
+        numbers = self._numbers(values)
+        above = (numbers > high) & (numbers < np.inf) & beyond
+        given[above] = high
+        found = np.minimum(low + (self.placed(where, given, clip)[1] + 0.5) * (high - low), high)
+        return np.where(above, numbers, found)
+
     def readable(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the entries, with NaN for unreadable ones."""
         read = np.isfinite(self._numbers(values))
@@ -165,6 +174,14 @@ class Numeric(Column):
         lower, upper = bounds_of("a number", (self.lower, self.upper))
         self.__dict__.update(lower=lower, upper=upper, ends=(lower, upper))
         super().__post_init__()
+
+
+class Times(Numeric):
+    """Times of an event: observation ends at the upper bound, and later times are moved there."""
+
+    def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
+        numbers = self._numbers(values)
+        return super()._placed(where, np.where((numbers > self.upper) & (numbers < np.inf), self.upper, values), clip)
 
 
 class Levels(Column):

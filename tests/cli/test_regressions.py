@@ -67,6 +67,9 @@ def test_counts_over_an_exposure_are_fitted_and_predicted(run, problem):
     np.testing.assert_allclose(np.log(rates), 0.2 * age, atol=0.25)
     totals = run("predict visits.csv.npz visits.csv --json", ends=0).json["predictions"]
     np.testing.assert_allclose(totals, years * rates)
+    table.assign(years=50 * years).to_csv("long.csv", index=False)  # expected totals beyond the declared bounds
+    far = run("predict visits.csv.npz long.csv --clip --json", ends=0).json["predictions"]
+    np.testing.assert_allclose(far, 50 * years * rates)
     np.testing.assert_allclose(run("predict visits.npz visits.csv --json", ends=0).json["predictions"], totals)
     assert run("evaluate visits.csv.npz visits.csv --epsilon 9 --seed 1 --json").json["numbers"]["r2"]["value"] > 0.4
     paid = "--table visits.csv --epsilon 9 --delta 1e-6 --seed 1 --json"
@@ -102,6 +105,7 @@ def test_survival_is_fitted_as_in_python(run):
     head = [f"probability of months > {end}" for end in (2, 6, 12, 24)]
     assert run("predict saved.npz deaths.csv", ends=0).out.split("\n")[0].split(",") == head
     assert "concordance" in run("evaluate saved.npz deaths.csv --epsilon 4").out
+    assert "--rate is for" in run("predict saved.npz deaths.csv --rate", ends=2).err
     table.loc[5, "months"] = -1
     table.to_csv("wrong.csv", index=False)
     assert (
