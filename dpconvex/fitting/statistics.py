@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -191,6 +192,15 @@ class Coefficients(StatedNumbers):
         count = len(self.rows())  # raises for parts of different lengths
         said = f"Coefficients: expected a covariance of {count} estimates."
         require(self.covariance is None or np.shape(self.covariance) == (count, count), said)
+        FRACTION.check("Coefficients", confidence=self.confidence)
+        errors, ends = (self.standard_errors, self.noise_errors), (self.lower, self.estimates, self.upper)
+        wrong = np.any([part < 0 for part in errors]) or np.any([low > high for low, high in pairwise(ends)])
+        squares = None if self.covariance is None else np.diag(self.covariance)
+        wrong |= squares is not None and not np.allclose(squares, self.standard_errors**2, equal_nan=True)
+        require(
+            not wrong,
+            "Coefficients: standard errors are those of the covariance, and estimates lie in their intervals.",
+        )
 
     @classmethod
     def around(

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,8 @@ class Cells:
     centre: float | None = 0.5  # origin of labels, in parts of their range; None to find it
 
     def __post_init__(self) -> None:
-        known = self.kind in KINDS and math.isfinite(self.upper) and self.groups > 0
+        known = self.kind in KINDS and 0 < self.upper < math.inf and self.groups > 0 <= self.labels
+        known &= all(low < high for low, high in pairwise((0.0, *self.cuts, 1.0))) and 0 <= (self.centre or 0) <= 1
         require(known, f"evaluate: these cells are invalid: {self}.")
 
     @cached_property

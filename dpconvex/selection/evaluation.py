@@ -392,8 +392,9 @@ class Evaluation(StatedNumbers):
         spent, cells = found.spent, found.cells
         fits = len(found.sums) == cells.noisy and found.scale > 0 and cells.groups == max(len(found.groups), 1)
         fits &= 0 < found.clusters <= MOST_ROWS and found.chosen in (None, *range(len(found.groups)))
-        require(fits and np.isfinite(found.sums).all(), "Evaluation: the sums do not match the cells.")
+        fits &= (found.total or 0) >= 0 <= found.threshold <= 1 and found.bounds[0] < found.bounds[1]
+        fits &= cells.kind in ("numbers", "survival") or len(found.labels) in (0, cells.labels)
         noise = found.scale if spent is None else cells.noise(spent).scale / cells.steps(spent)
-        said = f"Evaluation: the noise scale {found.scale:g} does not match the spent {found.spent}."
-        require(abs(found.scale - noise) <= TAIL_SLACK * noise, said)
+        fits &= abs(found.scale - noise) <= TAIL_SLACK * noise
+        require(fits and np.isfinite(found.sums).all(), "Evaluation: its numbers, cells and cost do not fit together.")
         return found

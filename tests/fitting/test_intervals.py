@@ -197,6 +197,8 @@ def test_combinations_have_intervals_from_the_covariance(tmp_path):
     found = dp.intervals(loaded("logistic_regression"), None, data, dp.Privacy(3.0, 1e-6), seed=1)
     found.save(tmp_path / "found.json")
     found = dp.Coefficients.load(tmp_path / "found.json")
+    for forged in ({"confidence": 9.0}, {"lower": found.upper}, {"standard_errors": found.noise_errors}):
+        refused(dp.TemplateError, "Coefficients: ", replace, found, **forged)
     assert found.combination({"w[1]": 2.0}).standard_error == pytest.approx(2 * found.standard_errors[1])
     apart = found.combination({"w[0]": 1, "w[1]": -1})
     assert apart.standard_error == pytest.approx(math.sqrt(np.array([1, -1, 0]) @ found.covariance @ [1, -1, 0]))

@@ -63,6 +63,8 @@ def test_saved_centres_are_the_same(learnt, tmp_path):
 def test_centres_whose_noise_keeps_less_than_they_say_are_refused(change):
     found = dp.cluster(RECORD, {"x": np.ones((9, 3)), "y": ["a"] * 9}, replace(PROMISE, adjacency="add-remove"))
     refused(dp.TemplateError, "its noise", replace, found, spent=replace(found.spent, **change))
+    for told in ({"components": 9}, {"radius": 9.0}, {"sensitivity": 0.0}, {"weight": -found.noise.weight}):
+        refused(dp.TemplateError, "of other centres", replace, found, noise=replace(found.noise, **told))
 
 
 # Mixtures

@@ -13,7 +13,7 @@ from scipy.special import expit, ndtri, softmax
 from sklearn.metrics import confusion_matrix, log_loss, mean_poisson_deviance, roc_auc_score
 
 import dpconvex as dp
-from dpconvex.mechanisms.cell_counts import ALIVE, LIKELY, Cells
+from dpconvex.mechanisms.cell_counts import ALIVE, LIKELY, SCORES, Cells
 from dpconvex.selection.measures import survival_pairs
 
 
@@ -230,7 +230,9 @@ def test_a_saved_evaluation_is_the_same_and_a_forged_one_is_refused(tmp_path):
     text = (tmp_path / "one.json").read_text(encoding="utf-8")
     changes = [{"sums": [1.0]}, {"scale": -1.0}, {"scale": found.scale / 2}, {"format": "other"}, {"groups": []}]
     changes += [{"spent": json.loads(text)["spent"] | {"epsilon": 1e-6}}, {"clusters": -1}, {"chosen": 2}]
-    changes += [{"cells": json.loads(text)["cells"] | change} for change in ({"kind": "other"}, {"upper": math.inf})]
+    changes += [{"labels": ["no", "yes", "?"]}, {"bounds": [1.0, 0.0]}, {"threshold": -0.5}, {"total": -9}]
+    cells = [{"kind": "other"}, {"upper": math.inf}, {"upper": -1.0}, {"cuts": [*SCORES[:-1], 0.2]}, {"centre": 7.0}]
+    changes += [{"cells": json.loads(text)["cells"] | change} for change in cells]
     for change in (*changes, {"sums": ["NaN"] * len(found.sums)}):
         (tmp_path / "two.json").write_text(json.dumps(json.loads(text) | change), encoding="utf-8")
         refused(dp.DPConvexError, None, dp.Evaluation.load, tmp_path / "two.json")
