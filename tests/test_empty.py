@@ -10,7 +10,6 @@ import dpconvex as dp
 
 PROTECTED = dp.Privacy(2.0, adjacency="add-remove")
 DELTA = dp.Privacy(2.0, 1e-6, "add-remove")
-NOTHING = {"x": np.zeros((0, 3)), "y": np.zeros(0, dtype=int)}
 GRID = {f"{r:g}": dp.load("logistic_regression", features=3, regularization=r) for r in (0.01, 0.1)}
 LEARNER = GRID["0.1"]
 MECHANISMS = [None, dp.ObjectivePerturbation("gaussian"), dp.OutputPerturbation("gaussian")]
@@ -53,18 +52,3 @@ def test_what_combines_fits_releases_whatever_the_number_of_records(size):
     assert len(list(dp.sweep(LEARNER, data, [PROTECTED, DELTA], size=30))) == 2
     mixture = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
     assert dp.solve_mixture(mixture, data, PROTECTED, size=50).release is not None
-
-
-CALLS = {
-    "solve": lambda: dp.solve(LEARNER, NOTHING, dp.Privacy(1.0)),
-    "sweep": lambda: list(dp.sweep(LEARNER, NOTHING, dp.Privacy(1.0))),
-    "tune_repeated": lambda: dp.tune_repeated(GRID, NOTHING, dp.Privacy(1.0)),
-    "minimize": lambda: dp.solve_without_privacy(LEARNER, NOTHING),
-    "validate": lambda: LEARNER.record.validate(NOTHING),
-}
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_where_the_number_is_public_none_are_an_error(call):
-    with pytest.raises(dp.DomainError, match="no record to learn from"):
-        CALLS[call]()

@@ -182,6 +182,12 @@ CALLS = {
         *(("expected_shortfall", {"levels": 0}), ("negative_binomial_regression", {"dispersion": 0.0})),
         *(("probit_regression", {"classes": 3}), ("sparse_logistic", {"classes": 3})),
     ),
+    "no records": (
+        lambda call: call(data={"x": X[:0], "y": Y[:0]}),
+        *(partial(dp.solve, LOGISTIC, privacy=PURE), partial(dp.tune_repeated, [LOGISTIC], privacy=PURE)),
+        *(lambda data: list(dp.sweep(LOGISTIC, data, PURE)), partial(dp.solve_without_privacy, LOGISTIC)),
+        lambda data: LOGISTIC.record.validate(data),
+    ),
     "a conic solver": (beside(dp.ConicSolver), {"polish_steps": -1}, {"warm": [1]}, {"solver": ""}),
     "a backend": (
         lambda given: dp.solve(LOGISTIC, {"x": X, "y": 2 * Y - 1}, PURE, backend=given),
@@ -200,6 +206,7 @@ CALLS = {
         beside(dp.solve_mixture, template=MIXTURE, data=DATA, privacy=dp.Privacy(2.0, 1e-6)),
         *({"share": True}, {"clustering": 3}, {"clustering": dp.ComponentCenters([[[0.0, 0.0]]])}, {"group": "m"}),
         {"data": DATA | {"m": 0 * Y}},
+        {"clustering": dp.ComponentCenters([[[-0.5, 0.0], [0.5, 0.0]]] * 2, classes=(0, 1)), "share": 0.5},
     ),
     "an audit": (
         beside(dp.audit, template=LOGISTIC, privacy=PURE, size=10),
@@ -295,6 +302,11 @@ CALLS = {
     "classes": (
         lambda classes: dp.LogisticRegression(classes=classes, budget=BUDGET).fit(X, ["a", "b"] * 20),
         *(("a",), ("a", "a"), (), (1, True)),
+    ),
+    "estimators": (
+        lambda fit: fit(X, Y),
+        lambda X, y: dp.LogisticRegression(classes=(0, 1)).fit(X, np.where(y, None, y.astype(object))),
+        dp.LinearRegression(bounds=(-1, 1), regularization=1.0).fit,
     ),
 }
 OPTIONS = {

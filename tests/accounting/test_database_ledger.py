@@ -160,6 +160,7 @@ def test_a_file_of_sqlite_that_is_replaced_during_a_spend_is_an_error(tmp_path):
         ("postgresql://user@127.0.0.1:1/d?password=hunter2", "refused|failed"),
         ("postgresql://user:hunter2@127.0.0.1:port/d", "cannot be read"),
         ("postgresql://user:hunter2@127.0.0.1:1/d?hunter=1", "hunter"),
+        ("postgresql://user:o@127.0.0.1:1/d", "port 1"),  # a short one is masked as a word alone
     ],
 )
 def test_addresses_are_refused_without_their_passwords(address, complaint):
@@ -167,14 +168,8 @@ def test_addresses_are_refused_without_their_passwords(address, complaint):
         with pytest.raises(DPConvexError, match=complaint) as caught:
             use()
         said = "".join(traceback.format_exception(caught.value, limit=0))
-        assert "hunter2" not in said
         assert "er2" not in said
-
-
-def test_a_short_password_is_masked_as_a_word_alone():
-    with pytest.raises(DPConvexError, match="port 1") as caught:
-        Budget.open("postgresql://user:o@127.0.0.1:1/d")
-    assert "***" not in str(caught.value)
+        assert ":o@" not in address or "***" not in str(caught.value)
 
 
 def test_a_password_is_in_no_text_and_no_pickle(server):
@@ -254,23 +249,16 @@ def test_threads_of_several_budgets_never_overspend_whatever_the_isolation(addre
     assert {len(budget.entries) for budget in budgets} == {10}
 
 
-def test_whoever_may_only_read_can_open_and_not_charge(server):
+def test_users_who_may_only_read_can_open_and_those_who_may_add_rows_can_charge(server):
     address = server.new()
     Budget(Privacy(1.0), address).spend(Privacy(0.25), "a")
-    server.sql("CREATE ROLE reader LOGIN; GRANT SELECT ON dpconvex_ledger TO reader")
-    budget = Budget.open(address.replace("owner", "reader"))
+    server.sql("CREATE ROLE reader LOGIN; GRANT SELECT ON dpconvex_ledger TO reader; CREATE ROLE adder LOGIN")
+    server.sql("GRANT SELECT, INSERT ON dpconvex_ledger TO adder")
+    budget, adding = (Budget.open(address.replace("owner", user)) for user in ("reader", "adder"))
     assert budget.spent.epsilon == 0.25
     refused(DPConvexError, r"nothing was recorded.*permission denied", budget.spend, Privacy(0.25), "b")
-
-
-def test_users_who_may_only_read_and_add_rows_can_charge(server):
-    address = server.new()
-    Budget(Privacy(1.0), address)
-    server.sql("CREATE ROLE adder LOGIN")
-    server.sql("GRANT SELECT, INSERT ON dpconvex_ledger TO adder")
-    budget = Budget.open(address.replace("owner", "adder"))
-    budget.spend(Privacy(0.25), "a")
-    assert Budget(Privacy(1.0), address.replace("owner", "adder")).spent.epsilon == 0.25
+    adding.spend(Privacy(0.25), "c")
+    assert Budget(Privacy(1.0), address.replace("owner", "adder")).spent.epsilon == 0.5
     refused(DPConvexError, "permission denied", Budget, Privacy(1.0), server.new().replace("owner", "adder"))
 
 

@@ -1,13 +1,9 @@
 """Regressors with a log link: against scikit-learn's, with exposures and weights, and refused before payment."""
 
-import pickle
-
 import numpy as np
 import pytest
 from learners_of_tests import pieces
 from sklearn import linear_model
-from sklearn.base import clone
-from sklearn.model_selection import cross_val_score
 
 import dpconvex as dp
 
@@ -88,9 +84,6 @@ def test_partitions_people_and_copies_are_fitted_alike(tmp_path):
     np.testing.assert_allclose(ratios.estimates, np.exp(model.coef_), rtol=0.2)
     with pytest.raises(dp.TemplateError, match="takes no exposure"):
         dp.LogisticRegression(seed=0).fit(X, COUNTS > 9).records(X, COUNTS > 9, exposure=YEARS)
-    again = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(again.predict(X), model.predict(X))
-    assert clone(model).get_params() == model.get_params()
     for call in (model.fit, model.score):  # exposures of 1 were taken in silence
         with pytest.raises(dp.TemplateError, match="pass exposure, because exposure=3 is declared"):
             call(X, COUNTS)
@@ -105,8 +98,6 @@ def test_partitions_people_and_copies_are_fitted_alike(tmp_path):
     np.testing.assert_allclose(30 * (found + 1), expected, rtol=1e-9)
     with pytest.raises(dp.TemplateError, match="exposure"):
         model.save(tmp_path / "model.npz", dp.Schema(columns, "y", label_bounds=(0, 60)))
-    searched = dp.PoissonRegressor(epsilon=5.0, delta=1e-5, bounds=(0, 60), seed=1)
-    assert cross_val_score(searched, X, COUNTS, cv=2).min() > 0.1
 
 
 @EVERY

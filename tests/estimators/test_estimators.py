@@ -121,14 +121,6 @@ def test_columns_whose_types_are_wrong_cost_nothing():
     assert not budget.entries
 
 
-def test_labels_of_several_types_and_classes_that_are_none_are_refused_in_words():
-    x = np.zeros((4, 2))
-    with pytest.raises(dp.DomainError, match="None"):
-        dp.LogisticRegression(classes=LABELS).fit(x, np.array(["yes", "no", "no", None], dtype=object))
-    with pytest.raises(dp.TemplateError, match="LinearRegression has no penalty; use Ridge"):
-        dp.LinearRegression(epsilon=1.0, bounds=(-1, 1), regularization=1.0).fit(x, np.zeros(4))
-
-
 @pytest.mark.parametrize("labels", [(0, "0"), (2**53 + 1, 0.5)])
 def test_a_label_of_another_type_leaves_those_of_others_as_they_are(labels):
     y = [labels[0]] * 49 + [labels[1]]
