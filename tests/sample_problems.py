@@ -62,13 +62,7 @@ def large_margin(classes=3, side=3, weight=0.02, psd=True, **options):
 
 
 def soft_margin(**options):
-    W = cp.Variable((3, 4), name="W")
-
-    def loss(x, y):
-        rivals = cp.hstack([x @ W[:, c] - x @ W[:, y] for c in range(4) if c != y])
-        return cp.log_sum_exp(cp.hstack([rivals, 0]))
-
-    template = dp.Template(dp.Record(x=dp.Ball(3), y=dp.Choice(range(4))), loss, 0.05 * cp.sum_squares(W))
+    template = dp.load("softmax_regression", features=3, classes=4, regularization=0.1)
     return build(template, 0.1, gradient_bound=np.sqrt(2), **options)
 
 

@@ -14,10 +14,10 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.noisy_queries import QueryNoise
 from dpconvex.optim.row_metrics import Metric
 from dpconvex.sums import linear_scores as linear
-from dpconvex.sums.exact_rows import MATRIX_BITS, split_integers, to_integers
+from dpconvex.sums.exact_rows import MATRIX_BITS
 from dpconvex.sums.exact_sums import SLOPE_BITS
 from dpconvex.sums.linear_scores import linear_scores
-from dpconvex.sums.private_queries import COUNT_BITS, LIMB, PrivateQueries, integer_product
+from dpconvex.sums.private_queries import COUNT_BITS, LIMB, PrivateQueries
 
 ADD = dp.Privacy(1.0, 1e-6, "add-remove")
 
@@ -37,15 +37,8 @@ class Recorded(QueryNoise):
         return self.noisy(sums, sensitivity, level)
 
 
-def softmax(classes=3, intercept=True, features=4):
-    w = cp.Variable((features, classes), name="w")
-    b = cp.Variable(classes, name="b") if intercept else 0.0
-
-    def loss(x, y):
-        scores = x @ w + b
-        return cp.log_sum_exp(scores) - scores[y]
-
-    return dp.Template(dp.Record(x=dp.Ball(features, 2.0), y=dp.Choice(range(classes))), loss)
+def softmax(classes=3, constant=1.0, features=4):
+    return dp.load("softmax_regression", features=features, classes=classes, radius=2.0, constant=constant)
 
 
 def steep(features=4, kind=cp.square):
@@ -54,15 +47,9 @@ def steep(features=4, kind=cp.square):
     return dp.Template(record, lambda x, y, g: g * kind(x @ w + b - y))
 
 
-def choice(alternatives=3, features=2):
-    """Return a choice among alternatives, whose scores share all slopes."""
-    w = cp.Variable(features, name="w")
-
-    def loss(x, y):
-        scores = cp.hstack([x[k * features : (k + 1) * features] @ w for k in range(alternatives)])
-        return cp.log_sum_exp(scores) - scores[y]
-
-    return dp.Template(dp.Record(x=dp.Ball(alternatives * features, 2.0), y=dp.Choice(range(alternatives))), loss)
+def choice():
+    """Return a choice among three alternatives, whose scores share all slopes."""
+    return dp.load("conditional_logit", features=2, radius=2.0)
 
 
 def pairs():
@@ -70,12 +57,6 @@ def pairs():
     w, b = cp.Variable(3, name="w"), cp.Variable(2, name="b")
     record = dp.Record(x=dp.Ball(3, 2.0), u=dp.Box([-3] * 3, [1] * 3), y=dp.Box(-1e70, 1e70), g=dp.Box(0, 3))
     return dp.Template(record, lambda x, u, y, g: g * cp.sum_squares(x @ w - u @ w + b - y))
-
-
-def place():
-    """Return the distance from a vector of constants, whose scores read nothing."""
-    m = cp.Variable(4, name="m")
-    return dp.Template(dp.Record(x=dp.Ball(4, 2.0)), lambda x: cp.norm(cp.hstack([0.2, x - m])))
 
 
 NONE = {"x": np.zeros((0, 6)), "y": np.zeros(0, dtype=int)}
@@ -127,11 +108,12 @@ def records(template, n, rng):
     return data
 
 
-TEMPLATES = [softmax(), softmax(5, False), steep(), steep(kind=lambda u: cp.exp(cp.huber(u)))]
+TEMPLATES = [softmax(), softmax(5, 0.0), steep(), steep(kind=lambda u: cp.exp(cp.huber(u)))]
 TEMPLATES += [dp.load("logistic_regression", features=4)]
 KINKED = [steep(kind=cp.abs)]
 SHARED = [choice(), pairs(), dp.load("ordinal_regression", features=4, classes=4, radius=2.0)]
-SHARED += [dp.load("large_margin_gaussian", features=2, classes=2), place()]
+SHARED += [dp.load("large_margin_gaussian", features=2, classes=2)]
+SHARED += [dp.load("robust_location", features=4, radius=2.0)]  # whose scores read nothing
 
 
 @pytest.mark.sampled(12)
@@ -212,7 +194,7 @@ def test_people_of_one_record_have_the_lengths_of_records(directions):
 
 @pytest.mark.parametrize("many", [300, 5000])
 def test_people_with_many_records_move_gradients_by_the_bound_and_hardly_less(many):
-    template, rng = softmax(intercept=False), np.random.default_rng(1)
+    template, rng = softmax(constant=0.0), np.random.default_rng(1)
     data = records(template, many + 50, rng)
     people = np.concatenate([np.zeros(many, dtype=np.int64), np.arange(1, 51)])
     data["x"][:many], data["y"][:many] = 0.9 * data["x"][many] + 1e-3 * rng.normal(size=(many, 4)), 1
@@ -290,8 +272,9 @@ def test_one_edge_asks_how_many_are_beyond_it():
 
 def test_tables_that_are_too_large_for_exact_sums_are_refused(monkeypatch):
     assert linear.MOST * 2**MATRIX_BITS * 2**LIMB <= 2**53
+    assert SLOPE_BITS < 21
     monkeypatch.setattr(linear, "MOST", 3)
-    for template in (softmax(2, False, 4), softmax(4, False, 2)):
+    for template in (softmax(2, 0.0, 4), softmax(4, 0.0, 2)):
         with pytest.raises(dp.NotPrivate, match="features or columns"):
             dp.verify(template, ADD, 1000, dp.AdaptiveSteps())
 
@@ -306,17 +289,6 @@ def test_edges_in_any_order_put_a_record_into_one_bin_whatever_the_others_are():
         found.query(np.zeros((5, 3)), edges=edges, histogram_level=1.0)
         counts.append(found.noise.seen[-1][0])
     assert np.abs(counts[0] - counts[1]).sum() == 2**8
-
-
-def test_products_of_whole_numbers_are_exact():
-    rng = np.random.default_rng(0)
-    matrix = rng.integers(-(2**MATRIX_BITS), 2**MATRIX_BITS, (5, 5)).astype(float)
-    integers = rng.integers(-(2**50), 2**50, (5, 3)).astype(object) << rng.integers(0, 40, (5, 3)).astype(object)
-    exact = [[sum(int(matrix[i, k]) * integers[k, j] for k in range(5)) for j in range(3)] for i in range(5)]
-    assert (integer_product(matrix, integers) == np.array(exact, dtype=object)).all()
-    sums = rng.integers(-(2**53), 2**53, 100).astype(float)
-    assert [int(s) for s in sums] == list(to_integers(split_integers(sums)))
-    assert SLOPE_BITS < 21
 
 
 def test_products_of_fields_are_cut_alike_for_one_record_and_for_many():
