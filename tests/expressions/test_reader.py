@@ -95,19 +95,6 @@ lse, logistic = cp.log_sum_exp, cp.logistic
 READER = Reader(RECORD.parameters.values())
 
 
-def read(loss):
-    return READER.expression(loss, "the loss")
-
-
-def same(written, found):
-    for seed in range(5):
-        rng = np.random.default_rng(seed)
-        for leaf in (w, u, W, x, s, t):
-            leaf.value = np.abs(rng.normal(size=leaf.shape)) if leaf is s else 3 * rng.normal(size=leaf.shape)
-        leaves = {leaf.name(): leaf.value for leaf in (w, u, W, x, s, t)}
-        assert evaluate(found, leaves) == pytest.approx(written.value, rel=1e-11, abs=1e-11)
-
-
 ATOMS = [logistic, cp.square, lambda z: lse(cp.hstack([z, 0.5])), lambda z: lse(x @ W + z)]
 ATOMS += [lambda z: dp.huber_hinge(lse(cp.hstack([z, 0])) + z, 0.5)]
 AFFINE = st.sampled_from([m, k, -m, m - k, 2 * m + 1, x @ W[:, 0], w[0], cp.Constant(0.5), t])
@@ -119,12 +106,16 @@ TERMS = st.tuples(st.sampled_from(ATOMS), AFFINE, st.sampled_from([0.25, 0.5, 1.
 def test_sums_of_anything_keep_their_values(parts, shift, outer):
     total = sum(c * atom(argument) for atom, argument, c in parts) - sum(shift)
     written = cp.logistic(total) + total if outer else total
-    found = read(written)
-    same(written, found)
+    found = READER.expression(written, "the loss")
     assert is_convex(found)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        for leaf in (w, u, W, x, s, t):
+            leaf.value = np.abs(rng.normal(size=leaf.shape)) if leaf is s else 3 * rng.normal(size=leaf.shape)
+        leaves = {leaf.name(): leaf.value for leaf in (w, u, W, x, s, t)}
+        assert evaluate(found, leaves) == pytest.approx(written.value, rel=1e-11, abs=1e-11)
 
 
-# Coordinates of the parameters: a linear isometry, there and back, for plain and symmetric variables.
 def test_products_and_quotients_of_variables_keep_their_sign():
     """Losses that are not convex are fitted by clipped steps; minus a product was read as the product, or crashed."""
     w, v = cp.Variable(name="w"), cp.Variable(name="v")

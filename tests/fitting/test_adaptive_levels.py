@@ -239,9 +239,7 @@ def test_clips_keep_long_slopes_that_noise_hides_where_short_ones_tell_of_them()
     slopes = np.r_[np.full(900, short), np.full(100, -9 * short)] * (1 if sides[0] == short else -1)
     counts = np.stack([np.histogram(side, np.append(0, edges))[0] for side in (slopes, -slopes)])
     noisy = counts + 40 * draw.normal(size=counts.shape) * (counts < 100)
-    clips = [
-        LengthHistograms(edges, 60.0, 1000, False, told).clip(noisy, 9.0 * short, short, 0.0) for told in (None, sides)
-    ]
+    clips = [LengthHistograms(edges, 60.0, 1000, False, s).clip(noisy, 9.0 * short, short, 0.0) for s in (None, sides)]
     assert clips[0] < 3 * short < clips[1]
 
 
@@ -324,19 +322,14 @@ def test_few_public_records_are_looked_at_where_each_has_many_scores(monkeypatch
     """A fit of 1,270 parameters on 200 records took 14 minutes."""
     monkeypatch.setattr(row_metrics, "MAX_SCORES", 2**9)
     seen = calls_of(monkeypatch, dp.Record, "sample", lambda record, size, *_: size)
-    W = cp.Variable((2, 20), name="W")
-    form = form_of(
-        dp.Template(dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])), lambda x, y: cp.sum(cp.logistic(-y * (x @ W))))
-    )
+    rows = {"x": dp.Ball(2), "y": dp.Choice([-1, 1])}
+    form = form_of(scored(lambda s, y: cp.sum(cp.logistic(-y * s)), (20,), constant=False, **rows))
     public_facts(form)
     assert max(seen) * linear_scores(form).form.forms <= 2**9
 
 
 def test_steps_have_the_level_of_a_look_for_a_length_that_noise_hides(monkeypatch):
-    found, share = [], AdaptiveDescent._share_level
-    monkeypatch.setattr(
-        AdaptiveDescent, "_share_level", lambda one, left: (share(one, left), found.append((one, left)))
-    )
+    found = calls_of(monkeypatch, AdaptiveDescent, "_share_level", lambda *given: given)
     template = scored(lambda s, y: cp.square(y - s), constant=False, x=dp.Ball(20), y=dp.Box(-3, 3))
     for epsilon in (0.3, 3.0):
         dp.solve(template, {"x": np.eye(20).repeat(5, 0), "y": np.ones(100)}, dp.Privacy(epsilon, 1e-5), seed=0)

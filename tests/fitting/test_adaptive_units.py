@@ -127,10 +127,8 @@ def test_classes_under_constraints_are_learnt_in_natural_units(kind):
     loss, which = SIGNED[kind]
     rng, size = np.random.default_rng(0), 5_000
     low, high = np.array([0.0, 18.0, 0.0, 1950.0]), np.array([1.0, 95.0, 2e5, 2025.0])
-    x = np.stack(
-        [rng.random(size) < 0.2, rng.normal(45, 15, size), rng.gamma(2, 2e4, size), rng.uniform(1960, 2020, size)]
-    )
-    x = np.clip(x.T, low, high)
+    ages, costs, years = rng.normal(45, 15, size), rng.gamma(2, 2e4, size), rng.uniform(1960, 2020, size)
+    x = np.clip(np.stack([rng.random(size) < 0.2, ages, costs, years], axis=1), low, high)
     scores = (x - x.mean(axis=0)) / x.std(axis=0) @ [1.5, 1.0, 0.5, 0.0] + 0.5 * rng.logistic(size=size)
     y, fields = np.where(scores > 0, 1, -1), {"x": dp.Box(low, high), "y": dp.Choice([-1, 1])}
     limits = lambda w: [w >= 0] if which == "w >= 0" else [w[:2] >= 0, w[2] >= -1]  # noqa: E731
@@ -170,10 +168,8 @@ def test_scores_of_weak_signals_are_not_twice_as_long_as_the_truth():
         rng = np.random.default_rng(seed)
         x = rng.uniform(-0.5, 0.5, (size, 3))
         y = np.where(x @ truth + rng.logistic(size=size) > 0, 1, -1)
-        release = dp.solve(
-            dp.load("logistic_regression", features=3), {"x": x, "y": y}, dp.Privacy(3.0, 1e-6), seed=seed
-        )
-        found.append(np.linalg.norm(release["w"]) / np.linalg.norm(truth))
+        fit = dp.solve(dp.load("logistic_regression", features=3), {"x": x, "y": y}, dp.Privacy(3.0, 1e-6), seed=seed)
+        found.append(np.linalg.norm(fit["w"]) / np.linalg.norm(truth))
     assert np.mean(found) < 1.32
 
 
@@ -217,9 +213,8 @@ def test_metrics_of_triplets_are_learnt_as_classes_are():
     b[further], c[further] = c[further], b[further]
     box = dp.Box(-np.ones(3), np.ones(3))
     loss = lambda a, b, c: cp.pos(1 + (a - b) @ M @ (a - b) - (a - c) @ M @ (a - c))  # noqa: E731
-    found = dp.solve(
-        dp.Template(dp.Record(a=box, b=box, c=box), loss), {"a": a, "b": b, "c": c}, dp.Privacy(3.0, 1e-6), seed=0
-    )
+    template = dp.Template(dp.Record(a=box, b=box, c=box), loss)
+    found = dp.solve(template, {"a": a, "b": b, "c": c}, dp.Privacy(3.0, 1e-6), seed=0)
     assert np.maximum(1 + square(found["M"], a - b) - square(found["M"], a - c), 0).mean() < 0.35
 
 

@@ -92,10 +92,7 @@ COLUMNS = {
     "smokes": dp.Boolean("no", "yes", missing="indicator"),
 }
 SICK = np.where(TABLE["age"] + 20 * RNG.normal(size=500) > 50, "yes", "no").tolist()
-INPUTS = {
-    name: np.asarray(column, dtype=object if isinstance(column, list) else float)[:, None]
-    for name, column in TABLE.items()
-}
+INPUTS = {n: np.asarray(c, object if isinstance(c, list) else float)[:, None] for n, c in TABLE.items()}
 
 
 @pytest.mark.parametrize("options", [{}, {"unit": True}, {"constant": 0.5}, {"unit": True, "constant": 1.0}])
@@ -117,11 +114,8 @@ def test_tables_of_a_schema(tmp_path, options):
 @pytest.mark.parametrize("classes", [("no", "yes"), ("yes", "no")])
 def test_additive_classifiers(tmp_path, classes):
     schema = dp.Schema(COLUMNS, "sick", ["no", "yes"], clip=True)
-    options = {
-        "pairs": [("age", "dose"), ("ward", "age")],
-        "monotone": {"grade": "increasing"},
-        "knots": {"dose": [0.1, 1.3]},
-    }
+    options = {"pairs": [("age", "dose"), ("ward", "age")]}
+    options |= {"monotone": {"grade": "increasing"}, "knots": {"dose": [0.1, 1.3]}}
     model = dp.AdditiveClassifier(schema, epsilon=4.0, delta=1e-5, classes=classes, seed=0, clip=True, **options)
     model.fit(TABLE, SICK).to_onnx(tmp_path / "model.onnx")
     is_same(run(tmp_path / "model.onnx", INPUTS), model, TABLE, True)
@@ -129,12 +123,8 @@ def test_additive_classifiers(tmp_path, classes):
 
 def test_learnt_schemas_and_the_units_of_their_target(tmp_path):
     event = dp.verify(dp.load("ridge_regression", features=1), dp.Privacy(1.0, 1e-6), 99, dp.AdaptiveSteps()).event
-    learnt = {
-        "privacy": {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"},
-        "event": event.to_dict(),
-        "entry": "e",
-    }
-    learnt |= {"columns": {"age": 0.1, "ward": 0.1, "y": 0.1}, "otherwise": 9.0}
+    learnt = {"privacy": {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"}, "event": event.to_dict()}
+    learnt |= {"columns": {"age": 0.1, "ward": 0.1, "y": 0.1}, "otherwise": 9.0, "entry": "e"}
     columns = {"age": dp.Numeric(0, 100, missing=50.0), "ward": dp.Categorical(["a", "b"], missing="b", reference="a")}
     schema = dp.Schema(columns, "y", label_bounds=(0, 400), clip=True, learnt=learnt)
     table = {"age": [1.0, np.inf, -np.inf, np.nan, 99.0, 500.0], "ward": ["a", "b", "", "never seen", "b", "a"]}

@@ -216,14 +216,10 @@ def test_doctored_files_and_templates_that_do_not_fit_are_refused(path):
         Release.load(path, template=dp.load("huber_svm", features=3))
     Release({"w": np.ones(3)}, spent=Privacy(1.0), source=(LEARNER.source[0], {"labels": ("no", "yes")})).save(path)
     turned = dp.load("logistic_regression", features=3, labels=("yes", "no"))
-    refused(
-        TemplateError, "fitted with labels=.*'no', 'yes'.*template=dpconvex.load", Release.load, path, template=turned
-    )
+    refused(TemplateError, "fitted with labels=.*'no', 'yes'", Release.load, path, template=turned)
     assert "nobody can check" in repr(Release.load(path))  # it has no certificate
-    own = {
-        labels: dp.load("logistic_regression", features=3, labels=labels) for labels in (("no", "yes"), ("yes", "no"))
-    }
-    fitted, other = (template.with_parts(source=None) for template in own.values())
+    own = [dp.load("logistic_regression", features=3, labels=labels) for labels in (("no", "yes"), ("yes", "no"))]
+    fitted, other = (template.with_parts(source=None) for template in own)
     data = {"x": np.zeros((50, 3)), "y": ["no", "yes"] * 25}
     for privacy in (Privacy(1.0, 1e-6), Privacy(1.0, 1e-6, unit="person", most=1, keep="weights")):
         dp.solve(fitted, data, privacy, **{"unit": range(50)} if privacy.unit else {}).save(path)
@@ -372,5 +368,4 @@ def test_predictions_refuse_levels_that_were_not_declared():
     data = {"x": np.zeros((300, 2)), "g": np.arange(300) % 3, "y": np.zeros(300)}
     release = dp.solve(template, data, dp.Privacy(1.0, 1e-6), seed=0)
     assert len(release.predict(np.zeros((3, 2)), g=[0, 1, 2])) == 3
-    with pytest.raises(dp.DomainError, match="-1"):
-        release.predict(np.zeros((3, 2)), g=[0, 1, -1])
+    refused(dp.DomainError, "-1", release.predict, np.zeros((3, 2)), g=[0, 1, -1])

@@ -78,12 +78,11 @@ def test_a_solver_that_is_stopped_early_releases_nothing(backend):
 
 @pytest.mark.parametrize("mechanism", [None, dp.SufficientStatistics(), dp.NoisyGradientDescent(clip=0.1, steps=5)])
 def test_errors_of_numbers_that_a_caller_asks_for_do_not_depend_on_the_records(mechanism):
+    learner = dp.load("ridge_regression", features=3)
     for size in (0.3, 1e-160):
         x = np.full((60, 3), size)
         with np.errstate(all="raise"):
-            assert dp.solve(
-                dp.load("ridge_regression", features=3), {"x": x, "y": x[:, 0]}, dp.Privacy(1.0, 1e-6), mechanism
-            ).private
+            assert dp.solve(learner, {"x": x, "y": x[:, 0]}, dp.Privacy(1.0, 1e-6), mechanism).private
 
 
 def test_parameters_that_no_loss_reads_are_released_as_0():

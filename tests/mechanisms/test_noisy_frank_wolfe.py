@@ -196,9 +196,8 @@ def test_one_feature_far_from_others_does_not_make_a_paid_fit_fail(size):
     record = dp.Record(x=dp.Box(-sizes + 2 * (sizes < 1), sizes + 2 * (sizes < 1)), y=dp.Box(-1, 1))
     template = dp.Template(record, lambda x, y: cp.square(x @ w - y), constraints=[cp.norm1(w) <= 1])
     x = random.uniform(-1, 1, size=(500, 40)) * sizes + 2 * (sizes < 1)
-    found = dp.solve(
-        template, {"x": x, "y": np.clip(x[:, 0], -1, 1)}, dp.Privacy(1.0, 1e-6), dp.NoisyFrankWolfe(), seed=0
-    )
+    data = {"x": x, "y": x[:, 0].clip(-1, 1)}
+    found = dp.solve(template, data, dp.Privacy(1.0, 1e-6), dp.NoisyFrankWolfe(), seed=0)
     assert np.isfinite(found["w"]).all()
 
 
@@ -222,7 +221,6 @@ def test_sparse_rows_stay_sparse_and_choose_as_dense_ones_do(monkeypatch):
 def test_no_records_and_one_are_fitted_like_others():
     privacy, template = dp.Privacy(1.0, 1e-5, "add-remove"), logistic(50)
     for x in (np.zeros((0, 50)), sp.csr_array((0, 50)), np.ones((1, 50))):
-        found = dp.solve(
-            template, {"x": x, "y": np.ones(x.shape[0], dtype=int)}, privacy, dp.NoisyFrankWolfe(), size=100
-        )
+        data = {"x": x, "y": np.ones(x.shape[0], dtype=int)}
+        found = dp.solve(template, data, privacy, dp.NoisyFrankWolfe(), size=100)
         assert np.isfinite(found["w"]).all()

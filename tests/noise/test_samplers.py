@@ -233,14 +233,8 @@ def test_queries_beyond_what_was_certified_are_refused():
 
 @pytest.mark.parametrize("sensitivity", [math.inf, math.nan, -1.0])
 def test_queries_without_a_finite_sensitivity_are_refused(sensitivity):
-    refused(
-        DPConvexError,
-        "exceed the certified level",
-        QueryNoise(1.0, None).noisy,
-        np.zeros(1, dtype=np.int64),
-        sensitivity,
-        0.5,
-    )
+    noise = QueryNoise(1.0, None)
+    refused(DPConvexError, "exceed the certified level", noise.noisy, np.zeros(1, int), sensitivity, 0.5)
 
 
 def test_levels_that_rounding_would_leave_out_of_their_sum_count():

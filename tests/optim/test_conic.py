@@ -29,10 +29,8 @@ def test_losses_of_declared_atoms_are_released():
     template = dp.load("smooth_hinge_svm", features=3)
     rng = np.random.default_rng(0)
     data = {"x": rng.normal(size=(30, 3)) / 5, "y": rng.choice([-1, 1], 30)}
-    one, other = (
-        dp.solve(template, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=b, seed=1)
-        for b in ("conic", None)
-    )
+    promised = dp.Privacy(1.0), dp.ObjectivePerturbation()
+    one, other = (dp.solve(template, data, *promised, backend=b, seed=1) for b in ("conic", None))
     np.testing.assert_allclose(one["w"], other["w"], atol=one.certificate.cover.step + 2 * one.certificate.tolerance)
 
 
@@ -196,9 +194,8 @@ def test_no_multipliers_are_looked_for_where_points_are_far_away(monkeypatch):
     """Each coordinate of a cone was bounded by a program of its own, in both directions, and none was."""
     asked = calls_of(monkeypatch, certified_minimum, "linear_bound", lambda region, blocks, goal: abs(goal).argmax())
     w, u = cp.Variable(40, name="w"), cp.Variable(name="u")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(40)), lambda x: x @ w, cp.sum_squares(w) + cp.square(u), [cp.norm(w) <= u]
-    )
+    squares, record = cp.sum_squares(w) + cp.square(u), dp.Record(x=dp.Ball(40))
+    template = dp.Template(record, lambda x: x @ w, squares, [cp.norm(w) <= u])
     assert np.isinf(analyse(template).form.feasible.upper).all()
     assert asked == [40]
 

@@ -33,9 +33,7 @@ class Jets:
     def __init__(self, form, fields, points):
         self.form, self.shape = form, (len(points), len(next(iter(fields.values()))))
         self.theta = np.repeat(points, self.shape[1], axis=0)
-        self.fields = {
-            name: np.tile(column, (len(points), *(1,) * (column.ndim - 1))) for name, column in fields.items()
-        }
+        self.fields = {n: np.tile(column, (len(points), *[1] * (column.ndim - 1))) for n, column in fields.items()}
         self.known = {}
 
     def of(self, expression):

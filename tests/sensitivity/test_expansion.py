@@ -108,9 +108,7 @@ def test_functions_of_the_record_that_print_alike_are_told_apart():
 
 def test_labels_that_differ_in_their_variables_have_the_terms_that_they_have_alone():
     """An expansion that they share changes none, whatever repeats, changes places, or is symmetric in one of them."""
-    plain, even = (
-        [cp.Variable((3, 3), name=f"{n}{k}", **how) for k in range(3)] for n, how in (("F", {}), ("E", {"PSD": True}))
-    )
+    plain, even = ([cp.Variable((3, 3), PSD=psd) for _ in range(3)] for psd in (False, True))
     reader = Reader(RECORD.parameters.values())
     forms = [
         x @ (a - b) @ x + s * cp.trace(c)
@@ -120,15 +118,12 @@ def test_labels_that_differ_in_their_variables_have_the_terms_that_they_have_alo
     forms += [x @ (plain[0] - even[0]) @ x, x @ (plain[1] - even[2]) @ x, x @ (even[1] - plain[2]) @ x]
     reader.declare(forms)
     space = Space(list(reader.variables.values()))
-    together, pairs = Expander(space, RecordVariables(RECORD.continuous)), []
+    bases = RecordVariables(RECORD.continuous)
+    together, pairs = Expander(space, bases), []
     for form in (read(form, reader) for form in forms):
         for of in (lambda expander: expander, lambda expander: expander.sizes):
-            pairs.append(
-                (of(together).expand(form), of(Expander(space, RecordVariables(RECORD.continuous))).expand(form))
-            )
-    tables = [
-        [np.column_stack([p.entry, p.coordinate, p.monomial, p.coefficient, p.error]) for p in pair] for pair in pairs
-    ]
+            pairs.append((of(together).expand(form), of(Expander(space, bases)).expand(form)))
+    tables = [[np.column_stack([p.entry, p.coordinate, p.monomial, p.coefficient, p.error]) for p in t] for t in pairs]
     for one, other in tables:
         assert np.array_equal(one[np.lexsort(one.T[::-1])], other[np.lexsort(other.T[::-1])])
 

@@ -147,9 +147,7 @@ def test_computed_sums_are_as_near_to_the_exact_ones_as_is_covered():
         y = np.resize([1 / 3, -0.7], 10**4)
         found = moment_sums(moments, template.record.validate({"x": x, "y": y}))
         a, b, t = (column.astype(np.longdouble) for column in (x[:, 0], x[:, 1], y))
-        exact = np.array(
-            [(a * a).sum(), np.sqrt(np.longdouble(2)) * (a * b).sum(), (b * b).sum(), (a * t).sum(), (b * t).sum()]
-        )
+        exact = np.array([a @ a, np.sqrt(np.longdouble(2)) * (a @ b), b @ b, a @ t, b @ t])
         assert np.linalg.norm((found - exact).astype(float)) <= summation_error(moments, np.sqrt(2), 10**4)
 
 

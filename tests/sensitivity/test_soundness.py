@@ -360,9 +360,8 @@ LOSSES = {
 def test_gradients_and_hessians_are_in_their_sets(name):
     w, b = cp.Variable(2, name="w"), cp.Variable(name="b")
     record = dp.Record(x=SQUARE, t=dp.Box(1.0, 5.0))
-    template = dp.Template(
-        record, lambda x, t: LOSSES[name](x, t, w, b), cp.sum_squares(w), [cp.norm(w) <= 1, cp.abs(b) <= 1]
-    )
+    inside = [cp.norm(w) <= 1, cp.abs(b) <= 1]
+    template = dp.Template(record, lambda x, t: LOSSES[name](x, t, w, b), cp.sum_squares(w), inside)
     assert analyse(template).bases.units
     attack(template, np.random.default_rng(1))
 
