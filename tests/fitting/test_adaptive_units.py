@@ -3,7 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from adaptive_learners import ADD, DATA, SCORES, SIGNS, SIZE, SLOPES, TARGETS, X, fit, linear, logistic, scored, small
+from adaptive_learners import DATA, SCORES, SIGNS, SIZE, SLOPES, TARGETS, X, fit, linear, logistic, scored, small
 from scipy.special import log_softmax
 
 import dpconvex as dp
@@ -36,30 +36,26 @@ def test_features_may_have_any_units(units, apart, wide):
     assert abs(found["b"] + middle @ found["w"] - exact["b"]) <= 0.3
 
 
+BENT = {
+    "squares": lambda s, y: cp.square(y - s),
+    "expectiles": lambda s, y: 0.8 * cp.square(cp.pos(y - s)) + 0.2 * cp.square(cp.neg(y - s)),
+    "low power": lambda s, y: cp.power(cp.abs(y - s), 1.2),
+    "cubes": lambda s, y: cp.power(cp.abs(y - s), 3),
+}
+
+
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e5])
-@pytest.mark.parametrize(
-    "loss",
-    [
-        cp.square,
-        lambda r: 0.8 * cp.square(cp.pos(r)) + 0.2 * cp.square(cp.neg(r)),
-        lambda r: cp.power(cp.abs(r), 1.2),
-        lambda r: cp.power(cp.abs(r), 3),
-    ],
-    ids=["squares", "expectiles", "low power", "cubes"],
-)
-def test_losses_that_bend_follow_the_units_of_targets(loss, unit):
+@pytest.mark.parametrize("kind", BENT)
+def test_losses_that_bend_follow_the_units_of_targets(kind, unit):
     """Others than squares were taken for links, whose scores are logarithms: answers were up to 1e7 times too far away."""
-    found = fit(scored(lambda score, y: loss(y - score), y=dp.Box(0, 8 * unit)), {"x": X, "y": unit * (TARGETS + 4)})
+    found = fit(scored(BENT[kind], y=dp.Box(0, 8 * unit)), {"x": X, "y": unit * (TARGETS + 4)})
     missed = X @ found["w"] / unit + found["b"] / unit - 4.3 - SCORES
     assert missed.std() <= 0.1
     assert abs(missed.mean()) <= 0.15
 
 
 def test_a_solver_is_not_believed_that_nothing_satisfies_no_constraints():
-    def asymmetric(score, y):
-        return 0.8 * cp.square(cp.pos(y - score)) + 0.2 * cp.square(cp.neg(y - score))
-
-    data = {"x": X, "y": 1e5 * (TARGETS + 4)}
+    data, asymmetric = {"x": X, "y": 1e5 * (TARGETS + 4)}, BENT["expectiles"]
     found = dp.solve_without_privacy(scored(asymmetric, y=dp.Box(0, 8e5)), data)
     np.testing.assert_allclose(found["w"] / 1e5, SLOPES, atol=0.05)
     with pytest.raises(dp.NotConverged, match="units"):
@@ -91,10 +87,9 @@ def test_weights_and_exposures_far_below_their_bounds_leave_the_mean_of_counts()
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("few", [0, 1, 20])
-@pytest.mark.parametrize(
-    "privacy", [ADD, dp.Privacy(1e-3, 1e-5, "add-remove")], ids=lambda privacy: f"epsilon {privacy.epsilon:g}"
-)
-def test_noise_alone_makes_no_large_answer(few, privacy):
+@pytest.mark.parametrize("epsilon", [3.0, 1e-3])
+def test_noise_alone_makes_no_large_answer(few, epsilon):
+    privacy = dp.Privacy(epsilon, 1e-5, "add-remove")
     for seed in range(5):
         assert np.linalg.norm(fit(linear(), {"x": X[:few], "y": TARGETS[:few]}, privacy, seed)["w"]) < 200
 
@@ -116,22 +111,21 @@ def test_a_function_that_is_no_number_for_one_record_moves_nothing_else():
 
 
 SIGNED = {
-    "logistic": (cp.logistic, "w >= 0"),
-    "hinge": (lambda m: cp.pos(1 + m), "signs"),
-    "squared hinge": (lambda m: cp.square(cp.pos(1 + m)), "w >= 0"),
+    "logistic": (cp.logistic, lambda w: [w >= 0]),
+    "hinge": (lambda m: cp.pos(1 + m), lambda w: [w[:2] >= 0, w[2] >= -1]),
+    "squared hinge": (lambda m: cp.square(cp.pos(1 + m)), lambda w: [w >= 0]),
 }
 
 
 @pytest.mark.parametrize("kind", SIGNED)
 def test_classes_under_constraints_are_learnt_in_natural_units(kind):
-    loss, which = SIGNED[kind]
+    loss, limits = SIGNED[kind]
     rng, size = np.random.default_rng(0), 5_000
     low, high = np.array([0.0, 18.0, 0.0, 1950.0]), np.array([1.0, 95.0, 2e5, 2025.0])
     ages, costs, years = rng.normal(45, 15, size), rng.gamma(2, 2e4, size), rng.uniform(1960, 2020, size)
     x = np.clip(np.stack([rng.random(size) < 0.2, ages, costs, years], axis=1), low, high)
     scores = (x - x.mean(axis=0)) / x.std(axis=0) @ [1.5, 1.0, 0.5, 0.0] + 0.5 * rng.logistic(size=size)
     y, fields = np.where(scores > 0, 1, -1), {"x": dp.Box(low, high), "y": dp.Choice([-1, 1])}
-    limits = lambda w: [w >= 0] if which == "w >= 0" else [w[:2] >= 0, w[2] >= -1]  # noqa: E731
     template = scored(lambda s, y: loss(-y * s), regularizer=small, constraints=limits, **fields)
     release = dp.solve(template, {"x": x, "y": y}, dp.Privacy(1.0, 1e-6), seed=0)
     assert (release["w"][:2] >= -1e-9).all()
