@@ -171,16 +171,15 @@ def test_expectiles_far_from_the_mean_are_learnt_within_wide_bounds(part: float)
     assert part * away[above].sum() == pytest.approx((1 - part) * away[~above].sum(), rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("loss", "size"),
-    [
-        (lambda r: cp.power(cp.abs(r), 1.5), lambda r: np.abs(r) ** 1.5),
-        (lambda r: cp.exp(-r / 200) + r / 200, lambda r: np.exp(np.minimum(-r / 200, 50)) + r / 200),
-    ],
-    ids=["low power", "linex"],
-)
-def test_losses_whose_slopes_lie_far_below_those_of_their_domain_are_learnt(loss, size) -> None:
-    draw = np.random.default_rng(0)
+SHALLOW = {
+    "low power": (lambda r: cp.power(cp.abs(r), 1.5), lambda r: np.abs(r) ** 1.5),
+    "linex": (lambda r: cp.exp(-r / 200) + r / 200, lambda r: np.exp(np.minimum(-r / 200, 50)) + r / 200),
+}
+
+
+@pytest.mark.parametrize("kind", SHALLOW)
+def test_losses_whose_slopes_lie_far_below_those_of_their_domain_are_learnt(kind) -> None:
+    draw, (loss, size) = np.random.default_rng(0), SHALLOW[kind]
     usual = draw.normal(15, 8, 20_000), draw.random(20_000) < 0.3, draw.gamma(4, 2, 20_000), draw.gamma(2, 10, 20_000)
     domain = dp.Box([-10, 0, 0, 0], [40, 1, 30, 100])
     x = domain.project(np.column_stack(usual).astype(float))
@@ -198,10 +197,7 @@ def test_losses_that_are_exponentials_of_scores_less_targets_are_those_of_links(
     """Their mean slope was expected to fall like that of counts where scores rise, so a constant stayed far above its place."""
     kept, fields = list[float](), {"x": dp.Box(-np.ones(3), np.ones(3)), "y": dp.Box(0, 15)}
     template = scored(lambda s, y: cp.exp(s - y) - (s - y), regularizer=small, **fields)
-
-    def size(far):
-        return np.mean(np.exp(far) - far)
-
+    size = lambda far: np.mean(np.exp(far) - far)  # noqa: E731
     for seed in range(4):
         draw = np.random.default_rng(seed)
         x = draw.uniform(-1, 1, (500, 3))
@@ -216,8 +212,7 @@ def test_losses_that_are_exponentials_of_scores_less_targets_are_those_of_links(
 
 @pytest.mark.parametrize("norm", [cp.normNuc, cp.sigma_max])
 def test_matrix_norms_of_residuals_end_near_their_minimum(norm):
-    x = np.random.default_rng(0).normal(size=(2000, 3)) * [0.6, 0.3, 0.1]
-    x /= np.maximum(1, np.linalg.norm(x, axis=1))[:, None]
+    x = dp.Ball(3).project(np.random.default_rng(0).normal(size=(2000, 3)) * [0.6, 0.3, 0.1])
     P = cp.Variable((3, 3), name="P", PSD=True)
     template = dp.Template(dp.Record(x=dp.Ball(3)), lambda x: norm(P - cp.outer(x, x)), 1e-3 * cp.sum_squares(P))
     found = dp.solve(template, {"x": x}, dp.Privacy(1.0, 1e-5), seed=0)["P"]

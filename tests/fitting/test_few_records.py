@@ -290,8 +290,7 @@ def test_constraints_that_contradict_few_records_do_no_harm():
     slopes = rng.normal(size=p)
 
     def draw(count):
-        x = rng.normal(size=(count, p)) * (1.2 / np.sqrt(p))
-        x /= np.maximum(1, np.linalg.norm(x, axis=1))[:, None]
+        x = dp.Ball(p).project(rng.normal(size=(count, p)) * (1.2 / np.sqrt(p)))
         return x, np.clip(0.2 + x @ slopes / 2 + 0.2 * rng.normal(size=count), -1, 1)
 
     (x, y), (x_test, y_test) = draw(n), draw(3000)
@@ -310,8 +309,7 @@ def test_noise_on_gradients_is_not_taken_for_sampling():
     own, size, p, found = np.random.default_rng(0), 4000, 16, []
     learner, privacy = dp.load("logistic_regression", features=p), dp.Privacy(1.0, 1e-5, "add-remove")
     for seed in range(3):
-        x = own.normal(size=(size, p)) / 6
-        x /= np.maximum(1, np.linalg.norm(x, axis=1))[:, None]
+        x = dp.Ball(p).project(own.normal(size=(size, p)) / 6)
         errors = dp.intervals(learner, None, {"x": x, "y": own.choice([-1, 1], size)}, privacy, size=size, seed=seed)
         found.append(np.nanmean(errors.standard_errors**2 - errors.noise_errors**2))
     assert 0.9 < np.sqrt(np.mean(found)) * np.sqrt(size / 36) / 2 < 1.2

@@ -141,8 +141,7 @@ def test_no_fit_fails_and_the_public_bounds_hold(problem, adjacency):
     size, rng = 80, np.random.default_rng(0)
     template = dp.load(problem, features=3, regularization=1e-3)
     analysis = analyse(template)
-    x, y = rng.normal(size=(size, 3)), rng.integers(2, size=size)
-    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    x, y = dp.Ball(3).project(rng.normal(size=(size, 3))), rng.integers(2, size=size)
     labels = y if problem == "large_margin_gaussian" else 2 * y - 1
     corner = {"x": np.eye(3)[np.zeros(size, int)], "y": np.full(size, 1)}  # the records that bend and pull the most
     for epsilon in (1e-3, 0.3, 30.0):

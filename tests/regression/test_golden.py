@@ -73,7 +73,7 @@ PASSES = {
         28,
     ),
 }
-# Learners with semidefinite matrices, at their default regularization: options, classes of the clouds, and records.
+# Learners with semidefinite matrices, at their default regularization, take 40 at most: options, classes of the clouds, records.
 SEMIDEFINITE = {
     "2 classes": ("large_margin_gaussian", {"features": 10}, 2, 2000),
     "4 classes": ("large_margin_gaussian", {"features": 10, "classes": 4}, 4, 2000),
@@ -115,9 +115,18 @@ def records(features, classes, size=2000):
     return {"x": x, "y": 2 * y - 1 if classes == 2 else y}
 
 
-def passes_of(learner, data, monkeypatch):
-    """Count passes over the records, those of models too: without privacy, and by objective perturbation with both laws."""
-    passes, closest = [], certify.closest_point
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "name", [*PASSES, *SEMIDEFINITE, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)]
+)
+def test_fits_take_no_more_passes(name, monkeypatch):
+    """Over the records, those of models too: without privacy, and by objective perturbation with both laws."""
+    problem, options, *most = (PASSES | SEMIDEFINITE | LARGE)[name]
+    if name in PASSES:
+        data = records(options["features"], options.get("classes", 2))
+    else:
+        data, most = clouds(problem, options["features"], *most), [40, 40, 40]
+    passes, closest, learner = [], certify.closest_point, dp.load(problem, **options)
 
     def counted(problem, *arguments):
         found = closest(problem, *arguments)
@@ -129,25 +138,8 @@ def passes_of(learner, data, monkeypatch):
     assert fit.distance <= 1e-6 * max(1.0, np.linalg.norm([np.linalg.norm(fit[name]) for name in fit]))
     for privacy, law in ((dp.Privacy(1.0, 1e-6), "gaussian"), (dp.Privacy(1.0), "gamma")):
         dp.solve(learner, data, privacy, dp.ObjectivePerturbation(law), seed=0)
-    return passes
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", PASSES)
-def test_fits_take_no_more_passes(name, monkeypatch):
-    problem, options, most, private = PASSES[name]
-    learner, data = dp.load(problem, **options), records(options["features"], options.get("classes", 2))
-    found = passes_of(learner, data, monkeypatch)
-    assert found[0] <= most, f"{found[0]} passes without privacy"
-    assert found[1] <= private, f"{found[1]} passes with privacy"
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", [*SEMIDEFINITE, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
-def test_learners_with_semidefinite_matrices_take_at_most_40_passes(name, monkeypatch):
-    problem, options, classes, size = (SEMIDEFINITE | LARGE)[name]
-    found = passes_of(dp.load(problem, **options), clouds(problem, options["features"], classes, size), monkeypatch)
-    assert max(found) <= 40, found
+    assert len(passes) == 3
+    assert all(found <= bound for found, bound in zip(passes, most, strict=False)), passes
 
 
 # Work in counts of calls, at two sizes: what is written of a template grows with the third entry of each.

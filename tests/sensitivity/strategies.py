@@ -11,9 +11,6 @@ import numpy as np
 import dpconvex as dp
 from dpconvex import Ball, Box, Choice, Record, Template
 
-DEPTH = 4
-INFINITE = float("inf")
-
 
 @dataclass
 class Part:
@@ -22,16 +19,19 @@ class Part:
     expression: cp.Expression
     size: float
 
+    def __add__(self, other):
+        return Part(self.expression + other.expression, self.size + other.size)
+
+    def times(self, factor):
+        return Part(factor * self.expression, abs(factor) * self.size)
+
 
 class Grower:
     """Grows a template from a source of choices: ``pick(options)`` returns one of a sequence."""
 
     def __init__(self, pick):
-        self.pick = pick
-        self.number = 0
-        self.fields = {}
-        self.dim = pick([1, 2, 3])
-        self.fields["x"] = Ball(self.dim, radius=pick([0.5, 1.0, 3.0]), norm=pick([1, 2, 2, np.inf]))
+        self.pick, self.dim, self.constraints, self.sizes = pick, pick([1, 2, 3]), [], {}
+        self.fields = {"x": Ball(self.dim, radius=pick([0.5, 1.0, 3.0]), norm=pick([1, 2, 2, np.inf]))}
         if pick([True, False]):
             self.fields["u"] = Box(*pick([(np.array([-1.0, 0.5]), np.array([2.0, 0.75])), (-np.ones(2), np.ones(2))]))
         self.fields["s"] = pick([Box(0.0, 1.0), Box(0.25, 2.0), Box(0.0, 1e-4)])
@@ -40,8 +40,6 @@ class Grower:
             self.fields["y"] = Choice(labels)
         self.labels = len(labels)
         self.bounded = pick([True, True, False])
-        self.constraints = []
-        self.sizes = {}
         self.w = self.variable("w", (self.dim,), pick(["ball", "box"]))
         self.v = self.variable("v", (), pick(["ball", "box", "bounds"]))
         kind = pick(["none", "plain", "symmetric", "PSD"])
@@ -52,8 +50,7 @@ class Grower:
             self.matrix = self.variable("S", (side, side), "ball", **{kind: True})
 
     def variable(self, name, shape, how, **attributes):
-        count = int(np.prod(shape, dtype=int))
-        size = INFINITE
+        size = float("inf")
         if self.bounded and how == "bounds":
             attributes["bounds"] = [-0.5, 1.0]
             size = 1.0
@@ -64,18 +61,18 @@ class Grower:
             size = radius
         elif self.bounded and how == "box":
             self.constraints += [variable >= -0.5, variable <= 1.0]
-            size = np.sqrt(count)
+            size = np.sqrt(np.prod(shape, dtype=int))
         self.sizes[id(variable)] = size
         return variable
 
     def template(self):
-        depth = self.pick([1, 2, 3, DEPTH])
+        depth = self.pick([1, 2, 3, 4])
 
         def loss(**fields):
-            total = self.convex(fields, depth).expression
+            total = self.convex(fields, depth)
             for _ in range(self.pick([0, 0, 1])):
-                total = total + self.convex(fields, depth - 1).expression
-            return total
+                total += self.convex(fields, depth - 1)
+            return total.expression
 
         regularizer = self.pick([0.5, 1.0]) * cp.sum_squares(self.w) + cp.square(self.v)
         return Template(Record(**self.fields), loss, regularizer, self.constraints)
@@ -90,13 +87,8 @@ class Grower:
         """Return a scalar that is affine in the variables."""
         total = self.term(fields)
         for _ in range(self.pick([0, 1, 1, 2])):
-            other = self.term(fields)
-            factor = self.pick([1.0, -1.0, 0.5, -2.0])
-            total = Part(total.expression + factor * other.expression, total.size + abs(factor) * other.size)
-        if self.pick([True, False]):
-            offset = self.record_function(fields)
-            total = Part(total.expression + offset.expression, total.size + offset.size)
-        return total
+            total += self.term(fields).times(self.pick([1.0, -1.0, 0.5, -2.0]))
+        return total + self.record_function(fields) if self.pick([True, False]) else total
 
     def term(self, fields):
         """Return one variable times a function of the record."""
@@ -125,7 +117,6 @@ class Grower:
         return self.pick(found)
 
     def vector(self, fields):
-        """Return a vector that is affine in the variables."""
         if self.matrix is not None and self.matrix.name() == "A" and self.pick([True, False]):
             size = self.sizes[id(self.matrix)] * self.extent("x")
             return Part(self.matrix @ fields["x"] + self.pick([0.0, 1.0]), size + 2)

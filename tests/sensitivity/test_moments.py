@@ -188,8 +188,7 @@ RESIDUALS = dp.SufficientStatistics(residuals=True)
 
 
 def linear_sums(truth, size, rng, spread=0.2):
-    x = rng.standard_normal((size, len(truth) - 1))
-    x /= np.maximum(np.linalg.norm(x, axis=1), 1)[:, None]
+    x = dp.Ball(len(truth) - 1).project(rng.standard_normal((size, len(truth) - 1)))
     return {"x": x, "y": np.clip(x @ truth[:-1] + truth[-1] + spread * rng.uniform(-1, 1, size), -1, 1)}
 
 
