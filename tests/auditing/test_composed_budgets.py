@@ -51,10 +51,7 @@ def shown(parts, delta):
     for part in parts[1:]:
         masses, lowest = np.maximum(fftconvolve(masses, part), 0.0), lowest - WIDTH
     losses = STEP * (lowest + np.arange(len(masses)))
-
-    def excess(epsilon):
-        return float((masses * -np.expm1(np.minimum(epsilon - losses, 0.0))).sum()) - 1e-12 - delta
-
+    excess = lambda epsilon: float((masses * -np.expm1(np.minimum(epsilon - losses, 0.0))).sum()) - 1e-12 - delta  # noqa: E731
     return float(brentq(excess, 0.0, 20.0)) if excess(0.0) > 0 else 0.0
 
 
@@ -70,9 +67,8 @@ def test_the_exact_law_of_all_answers_stays_below_the_ledgers_total_and_near_it(
     first = fitted(budget, dp.ObjectivePerturbation("gaussian"))
     second = fitted(budget, dp.NoisyGradientDescent(clip=0.25, steps=20))
     budget.spend(dp.Privacy(0.1, 0.0, "add-remove"), "mistakes")
-    found = []
-    for appears in (True, False):
-        found.append(shown([objective(first, appears), descent(second), count(0.1)], TOTAL.delta))
+    rest = [descent(second), count(0.1)]
+    found = [shown([objective(first, appears), *rest], TOTAL.delta) for appears in (True, False)]
     # Noise covers, which nobody attacks here, and tenths of delta; divergences of one order lose more.
     assert {"gaussian": 0.85, "renyi": 0.6, "basic": 0.58}[accounting] * budget.spent.epsilon <= max(found)
     assert max(found) <= budget.spent.epsilon

@@ -59,9 +59,7 @@ def by_definition(image, J, L):
     )
     average = torus(partial(gabor, width=0.8 * 2 ** (J - 1), angle=0.0, frequency=0.0, slant=1.0), tuple(wide))
     waves = {(j, turn): morlet(tuple(wide), j, turn, L) for j in range(J) for turn in range(L)}
-
-    def every(values, step):
-        return values[::step, ::step]
+    every = lambda values, step: values[::step, ::step]  # noqa: E731
 
     def end(values, left):
         return every(convolved(values, every(average, 2**left) * 4**left).real, 2 ** (J - left))[1:-1, 1:-1]

@@ -173,10 +173,7 @@ def test_no_record_whose_matrix_has_no_decomposition_makes_a_fit_fail(atom, mech
     i, j = np.tril_indices(4)
     apart[range(10), i, j] = apart[range(10), j, i] = 1
     w, bound = cp.Variable((4, 10), name="w"), 2e16 * np.ones((4, 4))
-
-    def loss(x, y):
-        return atom(cp.reshape((x @ w) @ apart.reshape(10, 16), (4, 4), order="F") + (y + y.T) / 2)
-
+    loss = lambda x, y: atom(cp.reshape((x @ w) @ apart.reshape(10, 16), (4, 4), order="F") + (y + y.T) / 2)  # noqa: E731
     template = dp.Template(dp.Record(x=dp.Ball(4), y=dp.Box(-bound, bound)), loss)
     data = {"x": X[:200], "y": np.eye(4) + np.zeros((200, 1, 1))}
     data["x"][7], data["y"][7] = 0.0, matrix

@@ -74,10 +74,7 @@ def test_a_covariance_is_learnt_by_its_likelihood(privacy):
     bounds = [P >> np.eye(3), P << 50 * np.eye(3)]
     template = dp.Template(record, lambda x: (x @ P @ x - cp.log_det(P)) / 2, 1e-6 * cp.sum_squares(P), bounds)
     found, moment = dp.solve(template, {"x": X}, privacy), X.T @ X / SIZE
-
-    def likelihood(P):
-        return (np.trace(P @ moment) - np.linalg.slogdet(P)[1]) / 2
-
+    likelihood = lambda P: (np.trace(P @ moment) - np.linalg.slogdet(P)[1]) / 2  # noqa: E731
     least = likelihood(np.asarray(dp.solve_without_privacy(template, {"x": X})["P"]))
     assert likelihood(np.asarray(found["P"])) - least < 0.05 * (likelihood(np.eye(3)) - least)
     assert any("no record enters" in line for line in found.certificate.advice)

@@ -142,10 +142,7 @@ def test_the_effect_of_a_treatment_depends_on_features(loss, treatment):
     treated = (draw.random(SIZE) < 0.3).astype(int)
     score = 0.02 * (AGE - 50) + 0.5 * RARE + treated * (0.4 - 0.01 * (AGE - 50) + 0.3 * RARE)
     y = draw.poisson(np.exp(score)).clip(0, 60) if loss == "counts" else 4e4 + 1e4 * score + 3e3 * NOISE
-
-    def missed(s, y):
-        return cp.exp(s) - y * s if loss == "counts" else cp.square(s - y)
-
+    missed = lambda s, y: cp.exp(s) - y * s if loss == "counts" else cp.square(s - y)  # noqa: E731
     record = {"x": WIDE["x"], "t": treatment, "y": dp.Box(0, 60 if loss == "counts" else 4e5)}
     data = {"x": X, "t": treated.astype(float if isinstance(treatment, dp.Box) else int), "y": y}
     found = fit(record, lambda x, t, y: missed(x @ w + b + t * (x @ v + e), y), data)
@@ -280,10 +277,7 @@ def test_quantiles_of_targets_of_few_values_keep_the_gain_of_weak_features() -> 
 def test_labels_without_slopes_at_zero_make_no_fit_fail():
     w, b = cp.Variable(3, name="w"), cp.Variable(3, name="b")
     signs = [np.where(np.arange(3) < y, 1.0, -1.0) for y in range(4)]
-
-    def loss(x, y):
-        return cp.sum(cp.pos(cp.abs(cp.multiply(signs[y], b - x @ w)) - 0.5))
-
+    loss = lambda x, y: cp.sum(cp.pos(cp.abs(cp.multiply(signs[y], b - x @ w)) - 0.5))  # noqa: E731
     apart = [b[0] + 0.5 <= b[1], b[1] + 0.5 <= b[2]]
     template = dp.Template(dp.Record(x=dp.Ball(3), y=dp.Choice(range(4))), loss, 1e-3 * cp.sum_squares(w), apart)
     data = {"x": RANDOM.uniform(-0.5, 0.5, (1000, 3)), "y": RANDOM.integers(0, 4, 1000)}

@@ -68,10 +68,7 @@ def grades(seed, size, features, cuts):
 def squared_hinges(seed, size, epsilon):
     """Between far ends the curvature was half of that on one side, and steps were twice as long as they should be."""
     w, c, number = cp.Variable(5, name="w"), cp.Variable(3, name="c"), np.arange(3)
-
-    def loss(x, y):
-        return cp.sum(cp.square(cp.pos(1 - cp.multiply(np.where(y > number, 1.0, -1.0), x @ w - c))))
-
+    loss = lambda x, y: cp.sum(cp.square(cp.pos(1 - cp.multiply(np.where(y > number, 1.0, -1.0), x @ w - c))))  # noqa: E731
     x, z = drawn(size, 5, 0.9, seed)
     y = np.digitize(z, [-1.0, 0.0, 1.0])
     template = dp.Template(dp.Record(x=dp.Ball(5), y=dp.Choice(range(4))), loss)
@@ -228,10 +225,7 @@ def test_exponentials_of_few_classes_spend_little_on_their_constant():
     rng = np.random.default_rng(0)
     x = dp.Ball(4).project(rng.normal(size=(300, 4)) / 2)
     y = np.where(x @ [3, -2, 1, 0] + 0.5 + rng.logistic(size=300) / 2 > 0, 1, -1)
-
-    def value(found):
-        return np.exp(-y * (x @ found["w"] + found["b"])).mean() + 0.01 * found["w"] @ found["w"]
-
+    value = lambda found: np.exp(-y * (x @ found["w"] + found["b"])).mean() + 0.01 * found["w"] @ found["w"]  # noqa: E731
     data = {"x": x, "y": y}
     least = value(dp.solve_without_privacy(template, data))
     found = [value(dp.solve(template, data, dp.Privacy(1.0, 1e-6), seed=seed)) for seed in range(24)]

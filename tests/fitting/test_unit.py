@@ -154,13 +154,8 @@ def test_sums_of_people_are_clipped_and_no_person_changes_what_another_adds(spar
     form, rng = form_of(template), np.random.default_rng(3)
     x, y, people = dp.Ball(4).project(rng.normal(size=(700, 4))), rng.integers(0, 3, 700), rng.integers(0, 200, 700)
     x, theta = sp.csr_array(x) if sparse else x, rng.normal(size=form.space.dim)
-
-    def loss_of(rows):
-        return BatchedLoss(template, form.space, template.record.validate({"x": x[rows], "y": y[rows]}))
-
-    def sums(rows, clip):
-        return loss_of(rows).clipped_sums(theta, clip, people[rows])
-
+    loss_of = lambda rows: BatchedLoss(template, form.space, template.record.validate({"x": x[rows], "y": y[rows]}))  # noqa: E731
+    sums = lambda rows, clip: loss_of(rows).clipped_sums(theta, clip, people[rows])  # noqa: E731
     each = np.array([loss_of(np.flatnonzero(people == person)).gradient(theta) for person in np.unique(people)])
     clipped = each * np.minimum(1, 0.6 / np.linalg.norm(each, axis=1))[:, None]
     assert np.linalg.norm(each, axis=1).min() < 0.6 < np.linalg.norm(each, axis=1).max()

@@ -62,10 +62,7 @@ def test_the_norm_has_a_gamma_law(dimension, scale):
 def test_the_direction_is_uniform(dimension, scale, draw):
     """The coordinate t of a uniform direction along any axis has (1 + t)/2 ~ Beta((p-1)/2, (p-1)/2)."""
     half, axes = (dimension - 1) / 2, [*np.eye(dimension)[:2], np.ones(dimension) / np.sqrt(dimension)]
-
-    def fit(b, axis):
-        return stats.kstest((1 + b / norms(b)[:, None] @ axis) / 2, stats.beta(half, half).cdf).pvalue
-
+    fit = lambda b, axis: stats.kstest((1 + b / norms(b)[:, None] @ axis) / 2, stats.beta(half, half).cdf).pvalue  # noqa: E731
     for axis in axes:
         assert fit(sample(dimension, scale, draw=draw), axis) > ALARM / len(axes), axis
     # Laplace noise in each coordinate is symmetric, of the right order, and not rotation invariant.

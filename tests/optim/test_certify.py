@@ -139,10 +139,7 @@ def bounded(shift, lower, upper, count=1):
     constraints = [M - shift >> lower * np.eye(SIDE), b >= 0, b <= 1]
     if np.isfinite(upper):
         constraints.append(M - shift << upper * np.eye(SIDE))
-
-    def loss(x, y):
-        return dp.huber_hinge(1 + y * (x @ M @ x - b), 0.5)
-
+    loss = lambda x, y: dp.huber_hinge(1 + y * (x @ M @ x - b), 0.5)  # noqa: E731
     template = dp.Template(
         dp.Record(x=dp.Ball(SIDE), y=dp.Choice([-1, 1])), loss, 0.02 * (cp.sum_squares(M) + cp.square(b)), constraints
     )

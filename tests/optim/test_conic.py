@@ -98,10 +98,7 @@ def test_tolerances_that_are_none_are_refused(tolerance):
 def test_a_limit_of_the_solvers_own_is_no_reason_to_fail(records):
     """Of these two records Clarabel takes its 200 iterations, and of one or none it does not: that alone decided."""
     w = cp.Variable(4, name="w")
-
-    def pinball(x, y):
-        return cp.maximum(0.9 * (y - x @ w), -0.1 * (y - x @ w))
-
+    pinball = lambda x, y: cp.maximum(0.9 * (y - x @ w), -0.1 * (y - x @ w))  # noqa: E731
     record = dp.Record(x=dp.Ball(4), y=dp.Box(-0.37518098226691743, 0.37518098226691743))
     template = dp.Template(record, pinball, 0.4435108007211245 * cp.sum_squares(w), [cp.log_sum_exp(w / 1000) <= -1])
     x = np.array(

@@ -242,10 +242,7 @@ def test_spectral_functions_ask_for_symmetric_matrices(spectral):
 
 def density(points, slope, beta, floor):
     """Density of the answer above the floor, and its probability at the floor, for the cubic learner of one record."""
-
-    def gradient(theta):
-        return slope / (1 + np.exp(-slope * theta)) + theta + 0.3 * theta**2
-
+    gradient = lambda theta: slope / (1 + np.exp(-slope * theta)) + theta + 0.3 * theta**2  # noqa: E731
     curvature = slope**2 * 0.25 / np.cosh(slope * points / 2) ** 2 + 1 + 0.6 * points
     at_floor = -gradient(floor)  # the noise that makes the floor the minimiser, and all below
     below = 0.5 * np.exp(beta * at_floor) if at_floor < 0 else 1 - 0.5 * np.exp(-beta * at_floor)

@@ -335,10 +335,7 @@ def test_bounds_are_those_of_the_map_over_the_box(seeds):
         lower, upper, c, a = drawn(np.random.default_rng(seed))
         how = [*WRITTEN][seed % 3]
         w, b = cp.Variable(2, name="w"), cp.Variable(name="b")
-
-        def loss(x, y, how=how, c=c, a=a, w=w, b=b):
-            return cp.logistic(-y * (WRITTEN[how](x, c, a) @ w + b))
-
+        loss = lambda x, y, how=how, c=c, a=a, w=w, b=b: cp.logistic(-y * (WRITTEN[how](x, c, a) @ w + b))  # noqa: E731
         found = analyse(dp.Template(dp.Record(x=dp.Box(lower, upper), y=LABELS), loss, cp.sum_squares(w)))
         exact = longest(how, lower, upper, c, a)
         assert exact * (1 - 1e-12) <= found.gradient_bound <= exact * 1.0102, seed  # less is not worth it

@@ -105,10 +105,7 @@ def test_no_computed_gradient_exceeds_its_bounds_at_ties(seed, where, name, dim)
         ends, shift = np.array([-1.0, 1.0]) * slope * corner, np.zeros(dim)
     low, high = ends * (1 + rng.choice([0.0, 0.0, 0.0, 2.0**-52, 1e-15, -1e-15, 1e-12], size=2))
     record = dp.Record(x=dp.Box(-np.ones(dim), np.ones(dim)) if where != "ball" else dp.Ball(dim))
-
-    def loss(x):
-        return PIECES[name](slope * (x @ (w - shift)), low, high) + 0.01 * (x @ (w - shift))
-
+    loss = lambda x: PIECES[name](slope * (x @ (w - shift)), low, high) + 0.01 * (x @ (w - shift))  # noqa: E731
     template = dp.Template(record, loss, 0.0, SETS[where](w, radius))
     analysis = analyse(template)
     signs = rng.choice([-1.0, 1.0], size=(4, dim))
@@ -146,10 +143,7 @@ def test_gradients_of_norms_of_tiny_numbers_are_no_longer_than_others(order, bou
 def test_rounding_of_a_leaf_is_within_the_ranges_of_losses_with_kinks(start):
     """At 2^52 + 1, three times the parameter is rounded up by 1, and exp is e times as steep."""
     w, record = cp.Variable(name="w"), dp.Record(x=dp.Box(0.0, 1.0))
-
-    def loss(x):
-        return x * (cp.exp(3 * w - 3 * start) + cp.abs(w - start - 0.5))
-
+    loss = lambda x: x * (cp.exp(3 * w - 3 * start) + cp.abs(w - start - 0.5))  # noqa: E731
     template = dp.Template(record, loss, 0.0, [w >= start, w <= start + 1])
     try:
         analysis = analyse(template)
@@ -220,10 +214,7 @@ ZERO = {
 def test_what_cancels_in_a_loss_leaves_no_rounding_to_what_enlarges_it(name, degree):
     """Of these scores nothing is left, or nothing that moves: of degree 3, gradients were 10^3 times as long."""
     w, record = cp.Variable(name="w"), dp.Record(x=dp.Box(0.0, 1.0), u=dp.Box(0.0, 1.0))
-
-    def loss(x, u):
-        return cp.sum(cp.multiply([1e20, 1], cp.logistic(cp.hstack([ZERO[name](u, w), x**degree * w]))))
-
+    loss = lambda x, u: cp.sum(cp.multiply([1e20, 1], cp.logistic(cp.hstack([ZERO[name](u, w), x**degree * w]))))  # noqa: E731
     template = dp.Template(record, loss, 0.05 * cp.square(w), [w >= 0.2, w <= 0.9])
     analysis = analyse(template)
     batch = record.validate({"x": np.full(50, 0.5), "u": np.linspace(0, 1, 50)})
