@@ -209,11 +209,8 @@ def test_hinges_without_shares_of_labels_keep_a_constant(strata):
 def test_constants_of_hinges_keep_their_ridge():
     x, z = drawn(5000, 3, 0.9, 0)
     y, w, b = np.where(z > 0.85, 1, -1), cp.Variable(3, name="w"), cp.Variable(name="b")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.pos(1 - y * (x @ w + b)),
-        0.5 * (cp.sum_squares(w) + cp.square(b)),
-    )
+    record, ridge = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])), 0.5 * (cp.sum_squares(w) + cp.square(b))
+    template = dp.Template(record, lambda x, y: cp.pos(1 - y * (x @ w + b)), ridge)
     found = dp.solve(template, {"x": x, "y": y}, dp.Privacy(3.0, 1e-6), dp.AdaptiveSteps(), seed=0)
     assert found["b"] == pytest.approx(dp.solve_without_privacy(template, {"x": x, "y": y})["b"], abs=0.05)
 

@@ -166,10 +166,8 @@ def test_noise_of_samples_does_not_grow_with_records_that_take_no_part():
     for records, rate in ((1000, 0.01), (10**6, 1e-4), (50, 0.9), (10**5, 0.3)):
         for probability in (1e-3, 1e-12, 2.0**-100):
             assert stats.binom.sf(most_drawn(records, rate, probability), records, rate) <= probability
-    scales = [
-        dp.verify(LOGISTIC, ADD, size, dp.NoisyGradientDescent(clip=0.3, steps=300, sampling=0.01)).noise_scale
-        for size in (100, 100_000)
-    ]
+    steps = dp.NoisyGradientDescent(clip=0.3, steps=300, sampling=0.01)
+    scales = [dp.verify(LOGISTIC, ADD, size, steps).noise_scale for size in (100, 100_000)]
     assert scales[1] == pytest.approx(scales[0], rel=0.02)
 
 

@@ -211,10 +211,9 @@ def test_sums_of_the_same_parts_have_these_parts_as_generators(boxed):
     """A chain's rows add positions of one record in many ways; parts share its length, and the bounds hold at every record."""
     W = cp.Variable((2, 3), name="W")
     ways = np.random.default_rng(0).integers(-2, 3, size=(20, 9)).astype(float)
-    analysis = analyse(
-        lambda x: cp.log_sum_exp(ways @ cp.vec(cp.reshape(x, (3, 2), order="C") @ W, order="C")),
-        x=Box(-np.arange(1.0, 7.0), np.ones(6)) if boxed else Ball(6),
-    )
+    domain = Box(-np.arange(1.0, 7.0), np.ones(6)) if boxed else Ball(6)
+    scores = lambda x: ways @ cp.vec(cp.reshape(x, (3, 2), order="C") @ W, order="C")  # noqa: E731
+    analysis = analyse(lambda x: cp.log_sum_exp(scores(x)), x=domain)
     form, gram = analysis.form, analysis.gram
     fields = form.template.record.sample(60, np.random.default_rng(0)).fields
     rows = generator_rows(analysis, Jets(form, fields, np.zeros((1, form.space.dim))))

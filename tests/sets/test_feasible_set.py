@@ -224,12 +224,8 @@ def test_constraints_without_a_common_point_are_refused_before_payment(constrain
 @pytest.mark.parametrize(("apart", "bounded"), [(1e-4, False), (1e-8, False), (1e-12, False), (1e-4, True)])
 def test_distances_hold_where_equations_are_nearly_parallel_or_of_other_units(apart, bounded, scale):
     constraints = [X[0] + X[1] == 1, scale * (X[0] + X[1] + apart * X[2]) == scale * (1 + 2 * apart)]
-    template = dp.Template(
-        dp.Record(x=dp.Ball(4)),
-        lambda x: 0.5 * cp.square(x @ X),
-        0.05 * cp.sum_squares(X),
-        [*constraints, X >= -9] if bounded else constraints,
-    )
+    inside, squares = [*constraints, X >= -9] if bounded else constraints, 0.05 * cp.sum_squares(X)
+    template = dp.Template(dp.Record(x=dp.Ball(4)), lambda x: 0.5 * cp.square(x @ X), squares, inside)
     problem = build(template, 0.1, gradient_bound=20.0, hessian_bound=1.0, noise=10.0)
     found, _ = closest_point(problem, np.zeros(4), 1e-250)
     row, level = (float(np.float64(scale) * c) for c in (apart, 1 + 2 * apart))
@@ -245,10 +241,8 @@ def test_equations_that_only_rounding_makes_the_same_are_refused():
     for more in (1e-17 * X[2], 1e-17 * X[2] - 1e-17 * X[3]):
         for bounds in ([], [X >= -9]):
             constraints = [X[0] + X[1] == 1, X[0] + X[1] + more == 1, *bounds]
-            template = dp.Template(
-                dp.Record(x=dp.Ball(4)), lambda x: cp.logistic(x @ X), cp.sum_squares(X), constraints
-            )
-            refused(dp.TemplateError, "only up to rounding", dp.verify, template, dp.Privacy(1.0), size=50)
+            held = dp.Template(dp.Record(x=dp.Ball(4)), lambda x: cp.logistic(x @ X), cp.sum_squares(X), constraints)
+            refused(dp.TemplateError, "only up to rounding", dp.verify, held, dp.Privacy(1.0), size=50)
     doubled = set_of(
         ([S], [S[0, 1] == S[1, 2], 2 * S[1, 2] - 2 * S[0, 1] == 0, cp.trace(S) == 1, S[0, 0] == 1 - S[1, 1] - S[2, 2]])
     )
