@@ -145,8 +145,7 @@ def test_promises_on_one_direction_that_several_functions_see(promise):
 
 
 def test_records_far_smaller_than_parameters_are_audited():
-    w = cp.Variable(1, name="w")
-    record = dp.Record(x=dp.Box([-1e-9], [1e-9]))
+    w, record = cp.Variable(1, name="w"), dp.Record(x=dp.Box([-1e-9], [1e-9]))
     tiny = dp.Template(record, lambda x: cp.logistic(x @ w), cp.sum_squares(w), [w >= -0.3, w <= 0.3])
     check((tiny, dp.Privacy(1.0, 1e-6), dp.ObjectivePerturbation("gaussian"), 50))
 

@@ -48,8 +48,7 @@ GIVEN = {
 
 @pytest.mark.parametrize(("command", "changes", "complaint"), [(c, *row) for c in MISTAKES for row in MISTAKES[c]])
 def test_mistakes_are_refused_and_nothing_is_written(run, command, changes, complaint):
-    before = set(Path().iterdir())
-    given = GIVEN[command] | changes
+    before, given = set(Path().iterdir()), GIVEN[command] | changes
     options = [f"{name}={value}" for name, value in given.items() if value is not None]
     words = "fit logistic_regression data.csv" if command == "fit" else "verify logistic_regression --set features=2"
     refused = run(words, *options, ends=1 if "--adjacency" in changes else 2)

@@ -77,8 +77,7 @@ def by_definition(image, J, L):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("shape", "J", "L"), [((8, 8), 2, 3), ((9, 6), 2, 2), ((2, 3), 1, 8), ((8, 11), 3, 1)])
 def test_scattering_is_what_it_is_by_definition(shape, J, L):
-    images = RNG.random((2, *shape))
-    features = dp.ScatteringFeatures(shape, J=J, L=L)
+    images, features = RNG.random((2, *shape)), dp.ScatteringFeatures(shape, J=J, L=L)
     found = features.transform(images).reshape(2, *features.coefficients)
     for image, coefficients in zip(images, found, strict=True):
         np.testing.assert_allclose(coefficients, by_definition(image, J, L), rtol=0, atol=1e-13)
@@ -243,8 +242,7 @@ def test_sums_of_many_features_stay_exact():
 def test_public_records_become_round():
     public, maps = PUBLIC, dp.PublicPreconditioner(PUBLIC, power=0.5, ridge=1e-9)
     values, vectors = np.linalg.eigh(public.T @ public / len(public))
-    exact = public @ (vectors / np.sqrt(values)) @ vectors.T
-    turned = maps.transform(public)
+    exact, turned = public @ (vectors / np.sqrt(values)) @ vectors.T, maps.transform(public)
     np.testing.assert_allclose(turned, exact / np.linalg.norm(exact, axis=1)[:, None], atol=1e-4)
     assert np.linalg.norm(turned, axis=1).max() <= 1
     single = maps.transform(np.float32(public))

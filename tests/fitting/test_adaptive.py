@@ -68,8 +68,7 @@ def choice():
 def match(shared):
     """Return matches of two fields, which share slopes or have their own."""
     v = cp.Variable(4, name="v")
-    w = v if shared else cp.Variable(4, name="w")
-    other = X[rng.permutation(SIZE)]
+    w, other = v if shared else cp.Variable(4, name="w"), X[rng.permutation(SIZE)]
     y = np.where(6 * (X - other) @ SLOPES + rng.logistic(size=SIZE) > 0, 1, -1)
     record = dp.Record(x=dp.Ball(4), u=dp.Box([-1] * 4, [1] * 4), y=dp.Choice([-1, 1]))
     return dp.Template(record, lambda x, u, y: cp.logistic(-y * (x @ v - u @ w))), {"x": X, "u": other, "y": y}

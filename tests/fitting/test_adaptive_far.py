@@ -15,8 +15,7 @@ SIGNS = np.where(X @ [3, -2, 1] + rng.logistic(size=SIZE) > 0.8, 1, -1)
 
 def ridge(place):
     w = cp.Variable(3, name="w")
-    own = 0.3 * cp.sum_squares(w)
-    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    own, record = 0.3 * cp.sum_squares(w), dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
     extra, public = (own, 0.0) if place == "loss" else (0.0, own)
     return dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)) + extra, 1e-9 * cp.sum_squares(w) + public)
 
@@ -40,8 +39,7 @@ def tail(place):
 def prior(place):
     w = cp.Variable(3, name="w")
     far = 0.1 * cp.sum_squares(w - np.array([-3.0, 3.0, 0.0]))
-    extra = far if place == "loss" else 0.0
-    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    extra, record = far if place == "loss" else 0.0, dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
     return dp.Template(record, lambda x, y: cp.huber(y - x @ w, 0.2) + extra, far if place != "loss" else 0.0)
 
 
@@ -59,8 +57,7 @@ def test_steps_learn_where_public_terms_say_where_the_answer_is(kind, place, pri
 @pytest.mark.parametrize("scale", [1.0, 2.0])
 def test_quantiles_in_two_terms_are_those_of_one_loss_whatever_the_declared_size(scale):
     """Of ``pos(y - b) + .3 b`` no record enters the second term: its weight is that of all records, as many as there are."""
-    y = np.random.default_rng(0).uniform(0, 1, 8000)
-    b = cp.Variable(name="b")
+    y, b = np.random.default_rng(0).uniform(0, 1, 8000), cp.Variable(name="b")
     for loss in (lambda y: cp.pos(y - b) + 0.3 * b, lambda y: (2 * cp.pos(y - b) + 0.6 * b) / 2):
         template = dp.Template(dp.Record(y=dp.Box(0, 1)), loss, 1e-9 * cp.square(b), [b >= 0, b <= 1])
         privacy = dp.Privacy(3.0, 1e-5, "add-remove")

@@ -265,8 +265,7 @@ def test_thresholds_that_share_weights_count_as_constants():
     template, lost = dp.Template(dp.Record(x=dp.Ball(5), y=dp.Box(-1, 1)), loss, squares), []
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
-        x = dp.Ball(5).project(rng.normal(size=(2000, 5)))
-        truth = rng.normal(size=5) / 20
+        x, truth = dp.Ball(5).project(rng.normal(size=(2000, 5))), rng.normal(size=5) / 20
         y = np.clip(0.04 + x @ truth + 0.02 * rng.normal(size=2000), -1, 1)
         found = dp.solve(template, {"x": x, "y": y}, dp.Privacy(1.0, 1e-6), seed=seed)
         most = value(x, y, np.zeros(5), np.quantile(y, shares))

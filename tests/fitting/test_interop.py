@@ -171,8 +171,7 @@ def test_people_of_a_ledger_have_so_many_records():
     ],
 )
 def test_what_is_no_spend_is_refused_and_nothing_is_entered(spend, options, said):
-    da = pytest.importorskip("dp_accounting")
-    budget = ledger()
+    da, budget = pytest.importorskip("dp_accounting"), ledger()
     dp.interop.charge(budget, da.LaplaceDpEvent(2.0), "before")
     refused((DPConvexError, ValueError), said, dp.interop.charge, budget, spend(da), "theirs", **options)
     assert [entry.label for entry in budget.entries] == ["before"]

@@ -51,8 +51,7 @@ def test_the_release_follows_the_law_of_its_certificate():
     """The noise that led to a release is the negative gradient there; its law must be what the proof assumes."""
     data, regularization = records(), 0.05
     template = learner("logistic_regression", regularization=regularization)
-    certificate = dp.verify(template, PROMISE, SIZE)
-    xy = data["x"] * data["y"][:, None]
+    certificate, xy = dp.verify(template, PROMISE, SIZE), data["x"] * data["y"][:, None]
     noise = []
     for seed in range(400):
         theta = dp.solve(template, data, PROMISE, seed=seed)["w"]

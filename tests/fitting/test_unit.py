@@ -333,8 +333,7 @@ def test_groups_cost_what_the_noise_says():
     gaussian = dp.verify(LINE, dp.Privacy(1.0, 1e-6), 1000, dp.OutputPerturbation("gaussian"))
     shift, cover = gaussian.gaussian_level, gaussian.cover.epsilon
     for people in (2, 5):
-        found = gaussian.for_group(people)
-        exact = profile_epsilon(people * shift, 1e-6)
+        found, exact = gaussian.for_group(people), profile_epsilon(people * shift, 1e-6)
         assert exact <= found.epsilon <= exact + people * cover + 0.01
         assert found.delta == 1e-6
     assert gaussian.for_group(1) == gaussian.privacy

@@ -72,8 +72,7 @@ def test_what_errors_of_the_draw_do_to_the_noise(rows, columns):
     # the rows below have most to lose, and without.
     rng, error, probability, count = generator(6), 1e-7, 0.05, 1500
     freedom = degrees_of_freedom(rows, columns)
-    s = (freedom + columns) / 2
-    moved = np.empty(count)
+    s, moved = (freedom + columns) / 2, np.empty(count)
     for number in range(count):
         exact, wrong = np.zeros((0, columns)), np.zeros((0, columns))
         for k in reversed(range(rows)):

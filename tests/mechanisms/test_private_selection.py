@@ -82,16 +82,14 @@ def test_the_pure_cost_is_exact(mean, shape, epsilon):
     assert claimed <= (2 + shape) * epsilon * (1 + 1e-9)
     rng, worst = np.random.default_rng(5), 0.0
     for _ in range(200):
-        levels = rng.choice([-0.5, 0.5], size=5) * epsilon
-        first = rng.dirichlet(np.full(5, 0.5))
+        levels, first = rng.choice([-0.5, 0.5], size=5) * epsilon, rng.dirichlet(np.full(5, 0.5))
         second = first * np.exp(levels)
         second /= second.sum()
         if loss(first, second) <= epsilon:
             worst = max(worst, loss(best_of(first, law), best_of(second, law)))
     # The extreme case: randomised response, and between its two answers one that hardly ever occurs.
     rare, odds = 1e-7, math.exp(epsilon)
-    first = np.array([odds, rare * odds, 1.0])
-    second = np.array([1.0, rare, odds])
+    first, second = np.array([odds, rare * odds, 1.0]), np.array([1.0, rare, odds])
     first, second = first / first.sum(), second / second.sum()
     assert loss(first, second) == pytest.approx(epsilon, rel=1e-6)
     extreme = loss(best_of(first, law), best_of(second, law))
@@ -105,8 +103,7 @@ def test_the_approximate_cost_covers_everything_and_not_much_more(shape):
     claimed = law.total(dp.Privacy(epsilon, delta))
     assert claimed.delta == pytest.approx(6 * delta)
     odds = math.exp(epsilon)
-    inner = np.array([odds, 1.0]) / (1 + odds) * (1 - delta)
-    worst = 0.0
+    inner, worst = np.array([odds, 1.0]) / (1 + odds) * (1 - delta), 0.0
     # Randomised response that gives itself away with probability delta: the general case of an (epsilon, delta) pair.
     for order in product(*[range(k, 4) for k in range(4)]):
         places = list(range(4))

@@ -194,8 +194,7 @@ def law(noise):
 
 def profile(p, moves, epsilon):
     """Exact hockey-stick divergence of the product law from the same moved by so many steps in each coordinate."""
-    bound = Decimal(epsilon).exp()
-    total = Decimal(0)
+    bound, total = Decimal(epsilon).exp(), Decimal(0)
     for point in itertools.product(p, repeat=len(moves)):
         here = math.prod((p[k] for k in point), start=Decimal(1))
         there = math.prod((p.get(k - move, Decimal(0)) for k, move in zip(point, moves, strict=True)), start=Decimal(1))
@@ -255,8 +254,7 @@ def test_values_never_rise_and_draws_have_the_law(seed):
     expected = {k: float(v) for k, v in law(noise).items()}
     for k, probability in expected.items():  # six deviations: never by chance
         assert abs(np.mean(drawn == k) - probability) < 6 * math.sqrt(probability / 4000)
-    values = np.random.default_rng(1).uniform(3, 9, 4000)
-    low = np.full(4000, 2.5)
+    values, low = np.random.default_rng(1).uniform(3, 9, 4000), np.full(4000, 2.5)
     noisy = noise.tighten(values, low, rng)
     assert (noisy <= values).all()
     assert (noisy >= low).all()

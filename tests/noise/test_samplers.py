@@ -80,8 +80,7 @@ def test_gaussian_noise_is_normal(dimension):
 @pytest.mark.parametrize("sparse", [False, True])
 def test_noise_fills_the_subspace_and_nothing_else(sparse):
     dense = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 4)))[0]
-    basis = sp.csr_array(dense) if sparse else dense
-    rng = seeded_generator(SEED)
+    basis, rng = sp.csr_array(dense) if sparse else dense, seeded_generator(SEED)
     e = np.array([in_subspace(basis, gamma_direction(4, 1.0, rng)) for _ in range(2000)])
     assert e.shape == (2000, 9)
     assert np.linalg.matrix_rank(e) == 4
@@ -157,8 +156,7 @@ DEPTH = 40
 
 def law(program, patch):
     """Return the exact probability of each outcome, by running a program down all paths of coins; deep ones are left out."""
-    found = {}
-    paths = [()]
+    found, paths = {}, [()]
     while paths:
         path, taken, weight = paths.pop(), 0, Fraction(1)
 

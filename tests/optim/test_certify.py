@@ -30,8 +30,7 @@ def exact_in_box(X, t, mu, b):
 def test_points_and_steps_are_certified_against_closed_forms():
     ratios, taken = [], []
     for seed in range(12):
-        rng = np.random.default_rng(seed)
-        w = cp.Variable(4, name="w", nonneg=True)
+        rng, w = np.random.default_rng(seed), cp.Variable(4, name="w", nonneg=True)
         record = dp.Record(x=dp.Ball(4), t=dp.Box(-1.0, 1.0))
         template = dp.Template(record, lambda x, t, w=w: 0.5 * cp.square(x @ w - t), 0.01 * cp.sum_squares(w))
         # Records along few directions: the curvature is all in one of them, and the bound on it is nearly attained.
@@ -94,8 +93,7 @@ def test_infinite_values_do_not_become_answers():
 )
 def test_noise_far_beyond_the_set_ends_in_a_release(mechanism, delta, epsilon):
     """Projections from very far away are released or refused before anything is paid, and never fail after that."""
-    w = cp.Variable(3, name="w")
-    sides = np.random.default_rng(5).normal(size=(2, 3))
+    w, sides = cp.Variable(3, name="w"), np.random.default_rng(5).normal(size=(2, 3))
     inside = [sides @ w <= 0.2, sides @ w >= -1e-3, cp.abs(w) <= 1, cp.sum(w) == 0.1]
     template = dp.Template(dp.Record(x=dp.Ball(3)), lambda x: cp.logistic(-x @ w), 0.05 * cp.sum_squares(w), inside)
     x = np.random.default_rng(6).normal(size=(20, 3)) / 4
@@ -109,8 +107,7 @@ def test_huge_multipliers_certify_nothing_and_raise_nothing():
     problem = build(template, 2.0, gradient_bound=1.0)
     function, region = certifying.PerturbedObjective(problem), problem.feasible.region
     point, block = np.zeros(2), region.blocks[0]
-    gradient = function.value_and_gradient(point)[1]
-    multiplier = 1e170 * np.ones(len(block.offset))
+    gradient, multiplier = function.value_and_gradient(point)[1], 1e170 * np.ones(len(block.offset))
     with np.errstate(over="ignore"):  # as within a fit
         assert certified_distance(function, region, point, gradient, [block], [multiplier]) > 1e100
 

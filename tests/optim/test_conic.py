@@ -26,8 +26,7 @@ from dpconvex.sets import certified_minimum
 
 def test_losses_of_declared_atoms_are_released():
     """An own atom has no conic form: the first-order backend answers, and nothing is refused after it was paid."""
-    template = dp.load("smooth_hinge_svm", features=3)
-    rng = np.random.default_rng(0)
+    template, rng = dp.load("smooth_hinge_svm", features=3), np.random.default_rng(0)
     data = {"x": rng.normal(size=(30, 3)) / 5, "y": rng.choice([-1, 1], 30)}
     promised = dp.Privacy(1.0), dp.ObjectivePerturbation()
     one, other = (dp.solve(template, data, *promised, backend=b, seed=1) for b in ("conic", None))

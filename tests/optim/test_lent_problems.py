@@ -153,8 +153,7 @@ def test_a_backends_word_does_not_count(wrong):
 def test_points_outside_of_sets_of_any_kind_are_brought_back(kind):
     w = cp.Variable(3, name="w")
     known = {"ball": cp.norm(w) <= 0.1, "exponentials": cp.sum(cp.exp(w)) <= 3.1, "p-norm": cp.pnorm(w, 3) <= 0.1}
-    within = known[kind]
-    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    within, record = known[kind], dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
     template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), 0.05 * cp.sum_squares(w), [within])
     backend = answering(lambda problem: Solution(dp.ConicSolver().solve(problem, 1e-6).theta * 5.0, 0.0))
     w.value = dp.solve(template, DATA, dp.Privacy(1.0), GAMMA, backend=backend)["w"]

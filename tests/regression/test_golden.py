@@ -27,8 +27,7 @@ def test_no_certificate_has_moved(name):
 
 
 def test_a_constant_that_moves_by_a_millionth_is_found():
-    golden = load(CERTIFICATES + "large_margin_gaussian")
-    checked = 0
+    golden, checked = load(CERTIFICATES + "large_margin_gaussian"), 0
     for group in golden.values():
         given = group.get("given", False) or not group.get("added")
         for constant, value in group.items():

@@ -146,8 +146,7 @@ def monomials(record, count, rng):
     """Draw the monomials up to degree 2 and their values at records, shape (count, monomials)."""
     scalars = RecordVariables(record.continuous).count
     pairs = [(-1, -1)] + [(-1, j) for j in range(scalars)] + [(i, j) for i in range(scalars) for j in range(i, scalars)]
-    table = np.array(pairs)
-    fields = record.sample(count, rng).fields
+    table, fields = np.array(pairs), record.sample(count, rng).fields
     columns = [fields[name].reshape(count, -1) for name in record.continuous]
     return table, np.column_stack([*columns, np.ones(count)])[:, table].prod(axis=2)
 

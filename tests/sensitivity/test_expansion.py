@@ -78,8 +78,7 @@ def scalars_of(expander, fields):
 @settings(max_examples=10)
 @given(seed=SEEDS)
 def test_expansion_has_the_value_of_the_expression(name, seed):
-    rng = np.random.default_rng(seed)
-    expression = EXPRESSIONS[name]
+    rng, expression = np.random.default_rng(seed), EXPRESSIONS[name]
     fields = {field: values[0] for field, values in RECORD.sample(1, rng).fields.items()}
     theta = rng.normal(size=SPACE.dim)
     for field, parameter in RECORD.parameters.items():
@@ -117,8 +116,7 @@ def test_labels_that_differ_in_their_variables_have_the_terms_that_they_have_alo
     ]
     forms += [x @ (plain[0] - even[0]) @ x, x @ (plain[1] - even[2]) @ x, x @ (even[1] - plain[2]) @ x]
     reader.declare(forms)
-    space = Space(list(reader.variables.values()))
-    bases = RecordVariables(RECORD.continuous)
+    space, bases = Space(list(reader.variables.values())), RecordVariables(RECORD.continuous)
     together, pairs = Expander(space, bases), []
     for form in (read(form, reader) for form in forms):
         for of in (lambda expander: expander, lambda expander: expander.sizes):

@@ -140,8 +140,7 @@ def test_releases_are_noisy_sums_on_a_grid():
 
 
 def test_computed_sums_are_as_near_to_the_exact_ones_as_is_covered():
-    rng = np.random.default_rng(3)
-    template = free(2)
+    rng, template = np.random.default_rng(3), free(2)
     moments = SufficientStatistics(weight=1.0).moments(LossForm(template), "replace-one")
     for x in (np.full((10**4, 2), 0.1), rng.uniform(-0.7, 0.7, (10**4, 2))):
         y = np.resize([1 / 3, -0.7], 10**4)

@@ -138,8 +138,7 @@ def test_a_determinant_is_bounded_by_the_least_eigenvalue_in_the_feasible_set():
     for _ in range(200):
         root = rng.normal(size=(3, 3)) * rng.choice([0.01, 0.3])
         matrix = least + root @ root.T
-        inverse = np.linalg.inv(matrix)
-        direction = rng.normal(size=(3, 3))
+        inverse, direction = np.linalg.inv(matrix), rng.normal(size=(3, 3))
         direction = (direction + direction.T) / np.linalg.norm(direction + direction.T)
         assert 0.3 * np.trace(inverse @ direction @ inverse @ direction) <= bend.rest
         if np.linalg.norm(matrix) <= 2:

@@ -232,8 +232,7 @@ ADJACENCIES = ("replace-one", "add-remove")
 )
 def test_no_difference_is_longer_or_leaves_its_subspace(problem, options, adjacency):
     template = dp.load(problem, features=2, **options)
-    analysis = analyse(template)
-    rng = np.random.default_rng(1)
+    analysis, rng = analyse(template), np.random.default_rng(1)
     items = all_differences(analysis, adjacency)
     for _ in range(20):
         loss, seen = BatchedLoss(template, analysis.form.space, template.record.sample(2, rng)), []
@@ -246,8 +245,7 @@ def test_no_difference_is_longer_or_leaves_its_subspace(problem, options, adjace
 
 
 def test_labels_with_different_losses_are_paired_in_both_orders():
-    w = cp.Variable(2, name="w")
-    record = dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1]))
+    w, record = cp.Variable(2, name="w"), dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1]))
     template = dp.Template(record, lambda x, y: cp.logistic(w @ x) if y else 2 * dp.huber_hinge(1 - w @ x, 0.5))
     assert len(all_differences(analyse(template), "replace-one")) == 4
 
@@ -304,8 +302,7 @@ def drawn(rng):
     """Draw a box and constants of very different sizes: centres in it, at its ends, and far from it."""
     size = 10.0 ** rng.uniform(-6, 6, 2)
     lower = size * rng.normal(size=2) * 10.0 ** rng.integers(0, 3)
-    upper = lower + size * rng.random(2)
-    share = rng.choice([0.0, 0.5, 1.0, rng.random(), -3.0])
+    upper, share = lower + size * rng.random(2), rng.choice([0.0, 0.5, 1.0, rng.random(), -3.0])
     return lower, upper, lower + share * (upper - lower), 10.0 ** rng.uniform(-3, 3, 2) / (upper - lower)
 
 
@@ -356,8 +353,7 @@ LOSSES = {
 )
 def test_gradients_and_hessians_are_in_their_sets(name):
     w, b = cp.Variable(2, name="w"), cp.Variable(name="b")
-    record = dp.Record(x=SQUARE, t=dp.Box(1.0, 5.0))
-    inside = [cp.norm(w) <= 1, cp.abs(b) <= 1]
+    record, inside = dp.Record(x=SQUARE, t=dp.Box(1.0, 5.0)), [cp.norm(w) <= 1, cp.abs(b) <= 1]
     template = dp.Template(record, lambda x, t: LOSSES[name](x, t, w, b), cp.sum_squares(w), inside)
     assert analyse(template).bases.units
     attack(template, np.random.default_rng(1))

@@ -99,16 +99,14 @@ def test_no_computed_gradient_exceeds_its_bounds_at_ties(seed, where, name, dim)
     w = cp.Variable(dim, name="w")
     corner = radius if where == "ball" or dim == 1 else radius * (1 if where == "simplex" else dim)
     if where == "far away":
-        ends = np.array([-1.0, 1.0]) * slope * dim
-        shift = np.full(dim, 1e7 * radius)
+        ends, shift = np.array([-1.0, 1.0]) * slope * dim, np.full(dim, 1e7 * radius)
     else:
         ends, shift = np.array([-1.0, 1.0]) * slope * corner, np.zeros(dim)
     low, high = ends * (1 + rng.choice([0.0, 0.0, 0.0, 2.0**-52, 1e-15, -1e-15, 1e-12], size=2))
     record = dp.Record(x=dp.Box(-np.ones(dim), np.ones(dim)) if where != "ball" else dp.Ball(dim))
     loss = lambda x: PIECES[name](slope * (x @ (w - shift)), low, high) + 0.01 * (x @ (w - shift))  # noqa: E731
     template = dp.Template(record, loss, 0.0, SETS[where](w, radius))
-    analysis = analyse(template)
-    signs = rng.choice([-1.0, 1.0], size=(4, dim))
+    analysis, signs = analyse(template), rng.choice([-1.0, 1.0], size=(4, dim))
     x = np.concatenate([signs, -signs, np.ones((1, dim)), -np.ones((1, dim)), np.zeros((1, dim)), np.eye(dim)])
     if where == "ball":
         x = x / np.maximum(np.linalg.norm(x, axis=1), 1)[:, None]
@@ -128,8 +126,7 @@ def test_no_computed_gradient_exceeds_its_bounds_at_ties(seed, where, name, dim)
 @pytest.mark.parametrize(("order", "bound"), [(2, 1.0), (3, 1.0), (1.5, 100 ** (1 / 1.5 - 0.5))])
 def test_gradients_of_norms_of_tiny_numbers_are_no_longer_than_others(order, bound):
     """A square of 1e-162 has lost its digits: divided by the root of such squares, a gradient had length 6."""
-    w = cp.Variable(100, name="w")
-    record = dp.Record(x=dp.Box(-np.ones(100), np.ones(100)))
+    w, record = cp.Variable(100, name="w"), dp.Record(x=dp.Box(-np.ones(100), np.ones(100)))
     template = dp.Template(record, lambda x: cp.norm(w - x, order), 0.0, [cp.norm(w) <= 1])
     scales = np.array([[1e-162], [1e-161], [3e-324], [1e-300], [1e-290], [1e-145]])
     batch = record.validate({"x": np.append(np.full(99, 1.5), 1.6) * scales})
@@ -247,8 +244,7 @@ def test_rounding_that_passes_is_in_the_ranges_of_what_enlarges_it(name):
         analysis = analyse(template)
     except dp.NotPrivate:
         return
-    rng = np.random.default_rng(0)
-    spread = 1e-15 if name == "sum" else 1.0
+    rng, spread = np.random.default_rng(0), 1e-15 if name == "sum" else 1.0
     data = {name: 1 - spread * rng.uniform(0, 1, 3000) for name in "xu"} | {"v": np.ones(3000)}
     engine = RecordSums(form_of(template, analysis.form.space), record.validate(data))
     assert np.abs(each_gradient(engine, np.ones(1))).max() <= analysis.gradient_bound

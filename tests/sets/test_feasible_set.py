@@ -155,8 +155,7 @@ def test_projections(name):
 @pytest.mark.parametrize("name", CONIC)
 def test_bounds_hold_whatever_the_multipliers_are(name):
     """At points that are far off, for a function and for half-spaces that contain K."""
-    region = set_of(CONIC[name]).region
-    rng = np.random.default_rng(4)
+    region, rng = set_of(CONIC[name]).region, np.random.default_rng(4)
     center = 2 * rng.normal(size=region.dim)
     function = SquaredDistance(center)
     exact = minimum(function, region, center, tolerance(region, center))
@@ -357,8 +356,7 @@ def test_the_central_path_ends_where_rounding_decides(monkeypatch):
 @pytest.mark.parametrize("inequality", [False, True])
 def test_the_largest_of_many_entries_are_certified_where_they_tie(inequality):
     """There are 8,008 sums of six entries of sixteen: the set is no polyhedron of few rows, and has kinks."""
-    w = cp.Variable(16, name="w")
-    record = dp.Record(x=dp.Ball(16), y=dp.Choice([-1, 1]))
+    w, record = cp.Variable(16, name="w"), dp.Record(x=dp.Ball(16), y=dp.Choice([-1, 1]))
     size = cp.sum_largest(cp.abs(w), 6)
     regularizer = 0.01 * cp.sum_squares(w) + (0.0 if inequality else 0.05 * size)
     template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), regularizer, [size <= 0.5] * inequality)
