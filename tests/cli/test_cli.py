@@ -159,8 +159,7 @@ def test_a_problem_file_of_your_own(run, labels, other, complaint):
 def test_categories_missing_values_and_truth_values_are_fitted(run):
     run(f"fit logistic_regression shop.csv {FIT_SHOP} --ledger budget.jsonl --budget 12", ends=0)
     release = dp.Release.load("model.npz", template=dp.load)
-    assert release["w"].shape == (6,)
-    assert release.schema == dp.Schema.load("shop.toml")
+    assert (release["w"].shape, release.schema) == ((6,), dp.Schema.load("shop.toml"))
     predicted = run("predict model.npz shop.csv --id customer --scores --probabilities")
     names, *lines = csv.reader(predicted.out.splitlines())
     ends = ("score of bought yes", "probability of bought no", "probability of bought yes")
@@ -297,8 +296,7 @@ def test_a_learnt_schema_is_paid_for_and_fitted(run):
     fit = "fit logistic_regression visits.csv --schema visits.toml --epsilon 1 --delta 1e-6 --ledger spent.jsonl"
     assert run(f"{fit} --out m.npz --json", ends=0).json["schema"]["privacy"]["epsilon"] == 1
     spent = run("budget show spent.jsonl --json", ends=0).json
-    assert spent["spent"]["epsilon"] == 2
-    assert spent["spends"][0]["label"] == schema.learnt.entry
+    assert (spent["spent"]["epsilon"], spent["spends"][0]["label"]) == (2, schema.learnt.entry)
     assert len(run("predict m.npz visits.csv", ends=0).out.split()) == 5001
     assert "0 break a declaration" in run("check-table visits.toml visits.csv", ends=0).out
     own = "--ledger own.jsonl --budget 1 --budget-delta 1e-6"  # left a ledger without room for the schema

@@ -348,8 +348,7 @@ def test_smooth_stand_ins_are_convex_and_close(name):
         rounded = case.atom.smoothed and case.atom.smoothed(expression, leaves, 0.05)
         if rounded is None:
             continue
-        assert rounded.shape == expression.shape
-        assert is_convex(rounded) == is_convex(expression)
+        assert (rounded.shape, is_convex(rounded)) == (expression.shape, is_convex(expression))
         count = sum(leaf.size for leaf in leaves)  # of nonsmooth points of one number, at most
         for point in (case.point(rng) for _ in range(5)):
             apart = np.abs(evaluate(rounded, dict(zip(leaves, point, strict=True))) - case.at(point))

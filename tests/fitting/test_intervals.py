@@ -60,8 +60,7 @@ def test_intervals_are_paid_for_before_records_are_looked_at():
     learner, budget = loaded("logistic_regression"), dp.Budget(dp.Privacy(8.0, 1e-5))
     fit = dp.solve(learner, data, PRIVACY, budget=budget)
     found = dp.intervals(learner, fit, data, PRIVACY, budget=budget)
-    assert [entry.label for entry in budget.entries] == ["solve", "intervals"]
-    assert found.spent == PRIVACY
+    assert ([entry.label for entry in budget.entries], found.spent) == (["solve", "intervals"], PRIVACY)
     assert "spent" in repr(found)
     broken = {**data, "x": np.where(np.arange(3) == 1, np.nan, data["x"])}
     refused(dp.DomainError, "NaN", dp.intervals, learner, fit, broken, dp.Privacy(0.5, 1e-7), budget=budget)
@@ -151,8 +150,7 @@ def test_ratios_are_for_one_unit_of_each_column():
     learner = dp.load("logistic_regression", features=3, labels=("no", "yes"))
     found = dp.intervals(learner, None, {"x": x, "y": y}, dp.Privacy(3.0, 1e-6), seed=1)
     ratios = found.ratios(schema)
-    assert ratios.names == ("age", "ward = a", "ward = b")
-    assert found.ratio == "odds ratio"
+    assert (ratios.names, found.ratio) == (("age", "ward = a", "ward = b"), "odds ratio")
     assert ratios.estimates[[0, 2]] == pytest.approx(np.exp([0.05, 0.5]), rel=0.2)
     assert ratios.standard_errors[2] < 0.2
     decades = found.ratios(schema, per={"age": 10})

@@ -36,8 +36,7 @@ def test_two_fits_differ_unless_they_have_one_seed_and_then_are_not_private(prob
     template, data, promise = learner(problem), records(), dp.Privacy(2.0, delta)
     one, other, *seeded = (dp.solve(template, data, promise, mechanism, seed=seed) for seed in (None, None, 5, 5, 6))
     assert one.private
-    assert one.spent == promise
-    assert one.certificate == dp.verify(template, promise, SIZE, mechanism)
+    assert (one.spent, one.certificate) == (promise, dp.verify(template, promise, SIZE, mechanism))
     for name in one:
         assert not np.isclose(one[name], other[name], rtol=1e-12, atol=0).any()
         np.testing.assert_array_equal(seeded[0][name], seeded[1][name])
@@ -129,8 +128,7 @@ def test_the_budget_pays_before_the_data_are_read():
     promise = dp.Privacy(2.0, adjacency="add-remove")
     budget = Ledger(dp.Privacy(3.0, adjacency="add-remove"))
     dp.solve(learner("logistic_regression"), data, promise, size=100, budget=budget, entry="first")
-    assert log[0] == "spent 2.0 on first"
-    assert {"read x", "read y"} == set(log[1:])
+    assert (log[0], {"read x", "read y"}) == ("spent 2.0 on first", set(log[1:]))
     log.clear()
     with pytest.raises(dp.BudgetExceeded):
         dp.solve(learner("logistic_regression"), data, promise, size=100, budget=budget)

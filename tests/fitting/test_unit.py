@@ -248,8 +248,7 @@ def test_people_of_whom_nothing_is_known_are_no_person(text):
 def test_records_are_cut_or_weighted_by_rules_that_depend_on_nobody_else(keep, size):
     ids = np.where(np.arange(60) < 12, 0, IDS) if keep != "weights" else IDS
     release = dp.solve(LINE, DATA, visits(adjacency="replace-one", keep=keep), unit=ids)
-    assert release.certificate.size == size
-    assert release.certificate.check().unreplayed == ()
+    assert (release.certificate.size, release.certificate.check().unreplayed) == (size, ())
 
 
 def test_records_that_are_left_out_do_not_choose_what_is_released(monkeypatch):
@@ -288,8 +287,7 @@ def test_estimators_schemas_ledgers_and_files_know_the_unit(tmp_path):
     table = {"age": np.arange(60.0), "sick": ["no", "yes"] * 30, "id": IDS.tolist()}
     schema = dp.Schema({"age": (0, 100)}, label="sick", labels=["no", "yes"], privacy_unit="id", ignore=())
     x, y = schema.encode(table)
-    assert x.shape == (60, 1)
-    assert schema.units(table).tolist() == IDS.tolist()
+    assert (x.shape, schema.units(table).tolist()) == ((60, 1), IDS.tolist())
     assert dp.Schema.from_dict(schema.to_dict()) == schema
     options = {"epsilon": 2.0, "classes": ("no", "yes"), "adjacency": "replace-one"}
     ledger = tmp_path / "budget.jsonl"

@@ -82,8 +82,7 @@ def test_noise_fills_the_subspace_and_nothing_else(sparse):
     dense = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 4)))[0]
     basis, rng = sp.csr_array(dense) if sparse else dense, seeded_generator(SEED)
     e = np.array([in_subspace(basis, gamma_direction(4, 1.0, rng)) for _ in range(2000)])
-    assert e.shape == (2000, 9)
-    assert np.linalg.matrix_rank(e) == 4
+    assert (e.shape, np.linalg.matrix_rank(e)) == ((2000, 9), 4)
     np.testing.assert_allclose(e @ (np.eye(9) - dense @ dense.T), 0, atol=1e-12)
     assert stats.kstest(norms(e), stats.gamma(4).cdf).pvalue > ALARM
 

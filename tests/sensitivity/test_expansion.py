@@ -159,8 +159,7 @@ def test_of_differences_a_forest_is_looked_at():
         columns = np.zeros((12, 36))
         columns[less, np.arange(36)], columns[more, np.arange(36)] = 0.1, -0.1 * factor
         found = distinct_columns(sp.csc_array(columns), 12)
-        assert found.shape == (12, kept)
-        assert basis_of(found, 12).shape[1] == 8
+        assert (found.shape, basis_of(found, 12).shape[1]) == ((12, kept), 8)
 
 
 @pytest.mark.parametrize("size", [1e-8, 1e-17, 1e-30, 1e-300])
