@@ -230,8 +230,8 @@ class Schema:
         With `fields`, return x and these alone, for predictions; exposures may be longer than the largest.
         """
         table, wanted, clip = table_of(data), FURTHER if fields is None else fields, self.clip if clip is None else clip
-        found = dict(zip("xy", self.encode(table, labelled=fields is None, clip=clip, empty=empty), strict=True))
-        found = found if fields is None else {"x": found["x"]}
+        encoded = self.encode(table, labelled=fields is None, clip=clip, empty=empty)
+        found = {"x": encoded[0]} | ({"y": encoded[1]} if fields is None else {})
         own = {name: entry for name, entry in self.further.items() if entry[0] in wanted}
         columns = table.columns([*own], self.known, self.absent)
         for name, (field, column) in own.items():
@@ -360,6 +360,13 @@ def check_encoded(caller: str, known: Schema | None, made: Any) -> None:
     why = "these features were encoded by another schema: columns, bounds, levels, their order, unit or constant differ"
     alike = known is None or not isinstance(made, Schema) or known.encoding == made.encoding
     require(alike, f"{caller}: {why}. Encode tables with the schema of the fit.")
+
+
+def check_beside(caller: str, schema: Schema, fitted: Mapping[str, float]) -> None:
+    """Raise unless the largest exposure, weight and time of a schema are those of a fit."""
+    declared = schema.largest | ({"time": (schema.label_bounds or (0.0, 1.0))[1]} if schema.event else {})
+    said = f"{caller}: exposure, weight and time are at most {declared} in the schema, and {dict(fitted)} in the fit."
+    require(declared == fitted, said)
 
 
 def check_inside(schema: Schema, domain: Any, name: str) -> None:

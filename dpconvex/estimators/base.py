@@ -22,7 +22,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.columns import check_names, names_of
 from dpconvex.data.domains import Choice
 from dpconvex.data.encoded import learnt_cost, with_origin
-from dpconvex.data.schema import Schema, check_encoded, check_inside, check_unit
+from dpconvex.data.schema import Schema, check_beside, check_encoded, check_inside, check_unit
 from dpconvex.data.tables import entries, text_of
 from dpconvex.data.validation import length_of_labels, nonnumeric
 from dpconvex.errors import shorten
@@ -301,6 +301,7 @@ class Private(BaseEstimator):
         check_encoded("save", encoder, known)
         said = self._unsuited(known, self.template(self.n_features_in_))
         require(not said, f"save: {said}")
+        check_beside("save", known, getattr(self, "_beside", dict)())
         replace(release, schema=known).save(path)
 
     def _unsuited(self, schema: Schema, template: Template) -> str:
@@ -308,12 +309,11 @@ class Private(BaseEstimator):
         names = schema.feature_names
         labels = tuple(map(text_of, getattr(self, "_labels", tuple)() or ())) or None
         bounds = None if labels else self._interval() if hasattr(self, "_interval") else schema.label_bounds or ()
-        beside: Any = getattr(self, "_beside", dict)()
-        fitted = self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds, beside
-        if (makes := (len(names), names, schema.labels, schema.label_bounds, schema.largest)) != fitted:
+        makes = len(names), names, schema.labels, schema.label_bounds
+        if makes != (fitted := (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds)):
             both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
-            what = "names of features, labels, label_bounds, or bounds of exposure, weight and event differ"
-            return f"{what}: {both}; pass the schema of the table, or fit with bounds=schema."
+            what = "number and names of features, labels and label_bounds"
+            return f"{what} differ: {both}; pass the schema of the table, or fit with bounds=schema."
         fits = getattr(template.record.fields["x"], "shape", None) == (len(names),)
         return "" if fits else "dpconvex predict has no feature maps; save release_, and use it in Python."
 
@@ -368,8 +368,8 @@ class Private(BaseEstimator):
         if not self.weights:
             raise AttributeError(f"{type(self).__name__} has no coef_; read its parameters by release_.parameters.")
         release, scale = self._released(), self._intercept_scale(self.n_features_in_)
-        released = release[self.weights]
-        return released, release["b"] * scale if self.fit_intercept else np.zeros(released.shape[1:])
+        found = release[self.weights]
+        return found, release["b"] * scale if self.fit_intercept else np.zeros(found.shape[1:])
 
     # Copies
 

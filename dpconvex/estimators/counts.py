@@ -129,6 +129,11 @@ class LogLinkRegressor(PrivateRegressor):
         require(sample_weight is None and exposure is None, said)
         return data
 
+    def _unbounded(self, X: ArrayLike) -> Array:
+        (middle, half), rows = self._scale(), self._checked(X)
+        further = {"exposure": np.ones(rows.shape[0])} if self.exposure else {}
+        return np.asarray(middle + half * self._released().predict(rows, **further))
+
     def predict(self, X: ArrayLike) -> Array:
         """Predict the mean for an exposure of 1 from the released parameters; costs no privacy."""
         return self._unbounded(X) / (self.exposure or 1.0)  # without exposures the problem has bounded means

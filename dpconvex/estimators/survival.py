@@ -82,7 +82,7 @@ class SurvivalRegressor(
         """The times at which the intervals end, shape (intervals,)."""
         name = type(self).__name__
         require(self.bounds is not None, f"{name}: declare 0 and the end of the curves, such as bounds=(0, 10).")
-        low, high = self._interval()
+        low, high = bounds_of("the time", self.bounds)
         require(low == 0, f"{name}: bounds must be 0 and the largest time, not {self.bounds!r}.")
         return ends_of(name, self.intervals, high)
 
@@ -90,11 +90,8 @@ class SurvivalRegressor(
         ends = self.unique_times_.tolist()
         return super()._declared(features) | {"intervals": len(ends) if np.ndim(self.intervals) == 0 else ends}
 
-    def _interval(self) -> tuple[float, float]:
-        return bounds_of("the time", self.bounds)
-
     def _beside(self) -> dict[str, float]:
-        return {"event": 1.0}
+        return {"event": 1.0, "time": self.unique_times_[-1]}
 
     def _read(self, X: Any, y: Any) -> tuple[Any, Any]:
         return checked(self, "fit", X, None if y is None else "no_validation", later=True), y

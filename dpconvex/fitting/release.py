@@ -177,6 +177,8 @@ class Release(Released, Mapping[str, Array]):
         needed = further_fields(function, fields)
         said = f"{name}: pass {', '.join(('x', *(f'{field}=...' for field in needed)))}, and no other field."
         require(set(needed) == set(fields), said)
+        said = f"{name}: pass the exposures, such as {name}(**release.schema.records(table, fields=['exposure']))."
+        require(self.schema is None or not self.schema.exposure or {"exposure", "offset"} & set(fields), said)
         check_encoded(name, self.schema, getattr(x, "schema", None))
         self.check_names(name, names_of(x))
         check_aligned({"x": x, **fields})

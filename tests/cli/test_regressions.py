@@ -102,6 +102,8 @@ def test_survival_is_fitted_as_in_python(run):
     curves = model.predict_survival_function((age / 5 - 1)[:, None], return_array=True)
     np.testing.assert_allclose(found, curves, rtol=1e-6)
     model.save("saved.npz", release.schema)
+    with pytest.raises(dp.TemplateError, match="'time': 99"):
+        model.save("other.npz", release.schema.with_label("months", label_bounds=(0, 99)))
     head = [f"probability of months > {end}" for end in (2, 6, 12, 24)]
     assert run("predict saved.npz deaths.csv", ends=0).out.split("\n")[0].split(",") == head
     assert "concordance" in run("evaluate saved.npz deaths.csv --epsilon 4").out

@@ -93,9 +93,16 @@ def test_partitions_people_and_copies_are_fitted_alike(tmp_path):
     loaded = dp.Release.load(tmp_path / "model.npz", template=dp.load)
     table = {**{name: X[:, k] + 0.5 for k, name in enumerate("abc")}, "y": COUNTS, "years": YEARS, "w": WEIGHTS}
     table = {name: np.clip(column, 0, 60 if name in ("y", "years", "w") else 1) for name, column in table.items()}
+    with pytest.raises(dp.TemplateError, match="pass the exposures"):  # these would be totals for the largest exposure
+        loaded.predict(schema.encode(table)[0])
     found = loaded.predict(**schema.records(table, fields=["exposure"]))
     expected = YEARS * model.predict(schema.encode(table)[0])
     np.testing.assert_allclose(30 * (found + 1), expected, rtol=1e-9)
+    encoded = dp.PoissonRegressor(**options).fit(schema.encode(table)[0], COUNTS, sample_weight=WEIGHTS, exposure=YEARS)
+    np.testing.assert_allclose(encoded.predict(schema.encode(table)[0]) * YEARS, 30 * (found + 1), rtol=0.3)
+    bare = dp.Schema(columns, "y", label_bounds=(0, 60))
+    named = dp.PoissonRegressor(**options).fit(bare.encode(table)[0], COUNTS, sample_weight=WEIGHTS, exposure=YEARS)
+    assert named.release_.schema == bare  # reports name its columns
     with pytest.raises(dp.TemplateError, match="exposure"):
         model.save(tmp_path / "model.npz", dp.Schema(columns, "y", label_bounds=(0, 60)))
 
