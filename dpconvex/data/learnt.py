@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpconvex.errors import DomainError
-from dpconvex.util.arguments import require
+from dpconvex.util.arguments import number_in, require
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,10 @@ class Learnt:
     otherwise: str | float | None = None
     not_private_because: str = ""
     before: "Learnt | None" = None
+
+    def __post_init__(self) -> None:
+        check = number_in(0, 1).check
+        check("learnt", **{f"share of {name}": share for name, share in self.columns.items()})
 
     @property
     def costs(self) -> "list[Learnt]":

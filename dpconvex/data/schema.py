@@ -124,6 +124,7 @@ class Schema:
             self.__dict__["label_bounds"] = bounds_of(repr(self.label), self.label_bounds)
         said = f"with an exposure or an event, declare label_bounds of {self.label!r} that begin at 0."
         require(not (self.exposure or self.event) or (self.label_bounds or (1,))[0] == 0, said)
+        require(self.target is not None, said)  # it raises if the schema was learnt, and `otherwise` is not declared
 
     @property
     def further(self) -> dict[str, tuple[str, Any]]:

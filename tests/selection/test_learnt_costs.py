@@ -209,6 +209,8 @@ def test_a_cheaper_promise_than_its_event_is_not_charged(seeded):
     budget, learner = dp.Budget(dp.Privacy(3.0, 1e-5)), dp.load("ridge_regression", features=1)
     refused(dp.TemplateError, "event costs more", dp.solve, learner, {"x": X, "y": y}, PRIVACY, budget=budget)
     assert not budget.entries
+    for forged, why in (({"columns": {"income": 9.0}}, "share of income"), ({"otherwise": "nobody"}, "nobody")):
+        refused(dp.DPConvexError, why, dp.Schema.from_dict, said | {"learnt": said["learnt"] | forged})
 
 
 @pytest.mark.parametrize("tail", [0.0, 4.74e-8])
