@@ -3,14 +3,12 @@
 import math
 from typing import Any
 
-import numpy as np
-
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Hull, Perturbation, Pure, Tail
 from dpconvex.certificates.text import ONE_RUN, PARTS, RANGE, RUNS
+from dpconvex.checker.mechanisms import costs_as_much
 from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arguments import require
-from dpconvex.util.arrays import Array
 
 NEAR = 1 - TAIL_SLACK  # Relative tolerance for rounding
 TAIL = 2.0**-100  # Probability that the mechanism's noise exceeds the cap for which tau was chosen
@@ -43,21 +41,9 @@ def confirmed_event(certificate: Any) -> Event | None:
         least.append(Gaussian(level) if level is not None else Approximate(epsilon, delta * certificate.is_gaussian))
         shift = math.hypot(*(vars(leaf).get("mu", 0.0) for leaf in event.leaves()))
         same = level is None or gaussian_delta(epsilon, shift) >= 0.999 * delta
-    found, wanted = amounts(event), amounts(Composition(tuple(least)))
-    enough = all((have[:8] >= NEAR * want[:8]).all() for have, want in zip(found, wanted, strict=True))
-    said = (
-        "its event costs less than its numbers say: than its noise, its residual noise, its curvature or its failures"
-    )
-    require(same and enough, said)
+    enough = costs_as_much(*([vars(leaf) for leaf in whole.leaves()] for whole in (event, Composition(tuple(least)))))
+    require(same and enough, "its event costs less than its numbers say: than its noise, curvature or failures")
     return event
-
-
-def amounts(event: Event) -> list[Array]:
-    """Return the levels and the epsilons, decreasing, and the sums of tails and of deltas, except of objective perturbation."""
-    leaves = [vars(leaf) for leaf in event.leaves()]
-    names = ("mu", "epsilon", "probability", "delta")
-    shifts, epsilons, *sums = ([leaf.get(name, 0.0) for leaf in leaves] for name in names)
-    return [np.sort([*parts, *[0.0] * 8])[::-1] for parts in (shifts, epsilons, *([sum(each)] for each in sums))]
 
 
 def bears_out(leaf: Event, certificate: Any, epsilon: float, delta: float) -> bool:

@@ -6,16 +6,16 @@ from typing import Any
 from dpconvex.checker.constants import Loss, loss_constants, moved, person
 from dpconvex.checker.exact import ONE, ZERO
 from dpconvex.checker.expansion import TemplateGraph
-from dpconvex.checker.gaussian import check_event
+from dpconvex.checker.gaussian import check_event, event_parts
 from dpconvex.checker.mechanisms import (
     CELLS,
     CHOICES,
     ROOM,
     TRUSTED_OF_QUERIES,
     check_noise,
-    check_parts,
     check_queries,
     check_statistics,
+    costs_as_much,
     other_costs,
 )
 from dpconvex.checker.public import Feasible, is_modulus
@@ -122,7 +122,9 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     else:
         more = check_noise(claim, losses, rows, left, proof.get("sampled"), least)
     if event is not None:
-        check_parts(event, least)
+        parts = event_parts(event)
+        spend(10 * len(parts))
+        require(costs_as_much(parts, least), "the event costs less than the noise and the failures of the claim")
         if kind == "objective" and claim["noise"] == "gaussian" and rows is not None:
             check_event(event, losses, rows, claim)
     unit = claim["privacy"].get("unit")
