@@ -18,9 +18,7 @@ class Server:
         self.binaries, self.folder, self.port = binaries, folder, free_port()
         self.run("initdb", "-D", f"{folder}/data", "-U", "owner", "-A", "trust", "--no-sync")
         with open(f"{folder}/data/postgresql.conf", "a", encoding="utf-8") as settings:
-            settings.write(
-                f"port = {self.port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{folder}'\n"
-            )
+            settings.write(f"port = {self.port}\nlisten_addresses='127.0.0.1'\nunix_socket_directories = '{folder}'\n")
             settings.write("max_connections = 60\ndefault_transaction_isolation = 'read committed'\n")
             settings.write("synchronous_commit = off\nfsync = off\n")  # nothing here takes the machine down
         self.start()

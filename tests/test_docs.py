@@ -85,15 +85,12 @@ def test_links_names_and_files_of_a_page_exist(page):
         assert any((place / name).is_file() for place in (ROOT, ROOT / "dpconvex")), f"{page.name} mentions {name}"
 
 
-LONG = ("pictures", "features")  # pages whose examples take ten seconds
+LONG, SLOW = ("pictures", "features"), [pytest.mark.slow]  # pages whose examples take ten seconds
 
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[pytest.mark.slow] * (page in LONG))
-        for page in ("README", *script("shown_outputs").GUIDES)
-    ],
+    [pytest.param(page, marks=SLOW * (page in LONG)) for page in ("README", *script("shown_outputs").GUIDES)],
 )
 def test_examples_run_as_printed(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

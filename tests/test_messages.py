@@ -16,7 +16,7 @@ from wording import check, words
 import dpconvex as dp
 
 X, Y = np.array([[0.5, 0.1], [-0.5, 0.2]] * 20), np.array([0, 1] * 20)
-DATA, ONE = {"x": X, "y": 2 * Y - 1}, dp.Privacy(1.0)
+DATA, BOTH, ONE = {"x": X, "y": 2 * Y - 1}, {"x": X, "y": Y}, dp.Privacy(1.0)
 
 
 def fresh():
@@ -24,7 +24,9 @@ def fresh():
 
 
 UNITS = cp.Variable(2, name="w")
-LOGISTIC, MIXTURE = (dp.load(name, features=2) for name in ("logistic_regression", "large_margin_gaussian_mixture"))
+LOGISTIC, MIXTURE, LINEAR = (
+    dp.load(name, features=2) for name in ("logistic_regression", "large_margin_gaussian_mixture", "linear_regression")
+)
 W = cp.Variable(2, name="w")
 RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
 WARDS = dp.Schema({"ward": dp.Categorical(["a", "b"])}, "ill", label_bounds=(-1, 1))
@@ -54,24 +56,16 @@ MESSAGES = {
     "a branch on a bound": lambda: dp.Template(RECORD, lambda x, y: W[0] if x[0] >= 0 else W[1]),
     "one candidate": lambda: dp.tune(MODEL, DATA, ONE),
     "a grid of what is no option": lambda: dp.tune(dp.PrivateEstimator(), DATA, ONE, grid={"C": [1]}),
-    "a mixture to report": lambda: dp.report(dp.solve_mixture(MIXTURE, {"x": X, "y": Y}, ONE)),
-    "components to tune": lambda: dp.tune(
-        dp.LargeMarginGaussianMixture(), {"x": X, "y": Y}, ONE, grid={"components": [1, 2]}
-    ),
-    "a mixture to evaluate": lambda: dp.evaluate(
-        MIXTURE, dp.solve_mixture(MIXTURE, {"x": X, "y": Y}, ONE), {"x": X, "y": Y}, ONE
-    ),
+    "a mixture to report": lambda: dp.report(dp.solve_mixture(MIXTURE, BOTH, ONE)),
+    "components to tune": lambda: dp.tune(dp.LargeMarginGaussianMixture(), BOTH, ONE, grid={"components": [1, 2]}),
+    "a mixture to evaluate": lambda: dp.evaluate(MIXTURE, dp.solve_mixture(MIXTURE, BOTH, ONE), BOTH, ONE),
     "a path for a total": lambda: dp.Budget("quarter.jsonl"),
     "a number for a total": lambda: dp.Budget(1.0),
     "a ledger without room": lambda: dp.Budget(dp.Privacy(100, 1e-6), accounting="renyi"),
     "levels that add up to the intercept": lambda: make_pipeline(dp.SchemaEncoder(WARDS), LINE).fit(TABLE, Y),
-    "standard errors that noise leaves none of": lambda: (
-        dp.LinearRegression(epsilon=0.1, bounds=(-1, 1)).fit(X, Y).coefficients_
-    ),
+    "standard errors that noise leaves none of": lambda: clone(LINE).set_params(epsilon=0.1).fit(X, Y).coefficients_,
     "a reference that is no level": lambda: dp.Categorical(["a", "b"], reference="c"),
-    "statistics without residuals": lambda: dp.coefficients(
-        dp.statistics(dp.load("linear_regression", features=2), DATA, ONE)
-    ),
+    "statistics without residuals": lambda: dp.coefficients(dp.statistics(LINEAR, DATA, ONE)),
     "a function of a partition": lambda: dp.solve(LOGISTIC, dp.Partitions([lambda: 1 / 0]), ONE),
 }
 
@@ -89,9 +83,7 @@ WARNINGS = {
         ONE,
     ),
     "a second fit": lambda: dp.LogisticRegression().fit(X.copy(), Y).fit(X.copy(), Y),
-    "the same data again": lambda: [
-        dp.solve(dp.load("logistic_regression", features=2), data, ONE) for data in [fresh()] * 2
-    ],
+    "the same data again": lambda: [dp.solve(LOGISTIC, data, ONE) for data in [fresh()] * 2],
     "the same data by another estimator": lambda: [dp.LogisticRegression().fit(x, Y) for x in [X.copy()] * 2],
     "a score": lambda: dp.LogisticRegression().fit(X.copy(), Y).score(X, Y),
     "a search": lambda: GridSearchCV(MODEL, {"regularization": [0.1, 1.0]}, cv=3).fit(X.copy(), Y),

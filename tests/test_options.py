@@ -15,7 +15,8 @@ import dpconvex as dp
 PURE, PROMISE, ABOUT = dp.Privacy(1.0), dp.Privacy(1.0, 1e-3), {"label": "sick", "labels": ["no", "yes"]}
 RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice(["no", "yes"]), weight=dp.Box(0.0, 1.0), group=dp.Choice([0, 1, 2]))
 UNIT = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
-LOGISTIC, MIXTURE = (dp.load(name, features=2) for name in ("logistic_regression", "large_margin_gaussian_mixture"))
+LOGISTIC, SPARSE = (dp.load(name, features=2) for name in ("logistic_regression", "sparse_logistic"))
+MIXTURE = dp.load("large_margin_gaussian_mixture", features=2)
 SIGNED_MIXTURE = dp.load("large_margin_gaussian_mixture", features=2, components=2, labels=(-1, 1))
 W, Z = cp.Variable(2, name="w"), cp.Variable((2, 2), name="z", diag=True)
 X, Y, TIMES = np.full((40, 2), 0.1), np.arange(40) % 2, np.arange(1.0, 41)
@@ -138,15 +139,8 @@ CALLS = {
     ),
     "k-means": (beside(dp.NoisyKMeans), {"rounds": 1}, {"rounds": 2.5}, {"rounds": True}),
     "noise on the output": (beside(dp.OutputPerturbation), {"noise": "matrix"}, {"added": -1.0}, {"added": math.nan}),
-    "noise on the objective": (
-        beside(dp.ObjectivePerturbation),
-        {"noise": "laplace"},
-        {"added": -1.0},
-        {"added": True},
-    ),
-    "residual noise": (
-        *(beside(dp.ResidualNoise), {"share": 0.0}, {"share": 1.0}, {"tolerance": 0.0}, {"tolerance": math.inf}),
-    ),
+    "noise on the objective": (beside(dp.ObjectivePerturbation), {"noise": "laplace"}, {"added": -1}, {"added": True}),
+    "residual noise": (beside(dp.ResidualNoise), {"share": 0}, {"share": 1}, {"tolerance": 0}, {"tolerance": math.inf}),
     "repetitions": (
         *(beside(dp.Repetitions), {"mean": 1.0}, {"mean": math.nan}, {"mean": True}, {"shape": -1.0}),
         *({"shape": math.inf}, {"share": 0.0}, {"share": 1.0}, {"share": "0.1"}),
@@ -189,11 +183,7 @@ CALLS = {
         lambda data: LOGISTIC.record.validate(data),
     ),
     "a conic solver": (beside(dp.ConicSolver), {"polish_steps": -1}, {"warm": [1]}, {"solver": ""}),
-    "a backend": (
-        lambda given: dp.solve(LOGISTIC, {"x": X, "y": 2 * Y - 1}, PURE, backend=given),
-        "newton",
-        dp.ConicSolver,
-    ),
+    "a backend": (lambda given: dp.solve(LOGISTIC, SIGNED, PURE, backend=given), "newton", dp.ConicSolver),
     "a private bound": (
         bounded,
         lambda x, b: cp.sum(x) + 5 <= cp.sum(b),
@@ -262,10 +252,7 @@ CALLS = {
     ),
     "a fit to evaluate": (
         lambda given: dp.evaluate(given[0], given[1], SIGNED, dp.Privacy(0.5), budget=BUDGET, **dict(given[2:])),
-        *(
-            (LOGISTIC, predicting(form))
-            for form in (lambda p, x: x[:, :1], lambda p, x: 0.0, lambda p, x: x[None, :, 0])
-        ),
+        *((LOGISTIC, predicting(form)) for form in (lambda p, x: x[:, :1], lambda p, x: 0, lambda p, x: x[None, :, 0])),
         (dp.load("logistic_regression", features=3), predicting(LOGISTIC.predict)),
         (LOGISTIC, predicting(LOGISTIC.predict), ("features", "y")),
         (HUGE, predicting(LOGISTIC.predict)),
@@ -275,9 +262,7 @@ CALLS = {
         *({"constraints": [one]} for one in (cp.norm(W) <= 1, W >= -1, cp.norm1(W - 1) <= 2, cp.norm1(W[:1]) <= 1)),
         *({}, {"constraints": [cp.norm1(W) <= 1], "public": cp.norm1(W)}),
     ),
-    "noisy Frank-Wolfe without a delta": (
-        *(lambda given: dp.verify(given, PURE, 100, dp.NoisyFrankWolfe()), dp.load("sparse_logistic", features=3)),
-    ),
+    "noisy Frank-Wolfe without a delta": (lambda given: dp.verify(given, PURE, 100, dp.NoisyFrankWolfe()), SPARSE),
     "vertices": (lambda given: dp.NoisyFrankWolfe(vertices=given), 0),
     "fits to tune": (beside(dp.tune, candidates=[LOGISTIC] * 2, data=SIGNED, **PAID), *MISTAKES),
     "repeated fits to tune": (beside(dp.tune_repeated, candidates=[LOGISTIC] * 2, data=SIGNED, **PAID), *MISTAKES),
@@ -309,11 +294,7 @@ CALLS = {
         dp.LinearRegression(bounds=(-1, 1), regularization=1.0).fit,
     ),
 }
-OPTIONS = {
-    f"{name}, {k}": lambda call=call, given=given: call(given)
-    for name, (call, *many) in CALLS.items()
-    for k, given in enumerate(many, 1)
-}
+OPTIONS = {f"{n}, {k}": partial(call, given) for n, (call, *many) in CALLS.items() for k, given in enumerate(many, 1)}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -50,9 +50,7 @@ def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem,
             mapped = dp.RandomFourierFeatures(3, 50).transform(features)
             np.testing.assert_array_equal(release.predict(mapped), predicted)
         for function, known in (("predict", predicted), ("decision_function", None)):
-            if features.ndim == 2 and (
-                known is not None or template.decision is not None
-            ):  # sparse ones are taken alike
+            if features.ndim == 2 and (known is not None or template.decision is not None):  # sparse ones, too
                 found, expected = (getattr(release, function)(x) for x in (scipy.sparse.csr_array(features), features))
                 same = np.testing.assert_array_equal if expected.dtype.kind != "f" else np.testing.assert_allclose
                 same(found, expected)

@@ -97,10 +97,7 @@ LEARNERS = {
     **{f"K: {name}": partial(of_matrices, *parts) for name, parts in MATRIX_SETS.items()},
     **{f"regularizer: {name}": partial(of_vectors, *parts) for name, parts in REGULARIZERS.items()},
     "Gaussians with three more constraints": gaussians,
-    **{
-        f"problem: {name}": partial(dp.load, name, features=D, **bounded(name))
-        for name in sorted({*dp.problems()} - OTHERS)
-    },
+    **{f"problem: {n}": partial(dp.load, n, features=D, **bounded(n)) for n in sorted({*dp.problems()} - OTHERS)},
 }
 PROTECTED, OUTPUT = dp.Privacy(1.0, 1e-5, "add-remove"), dp.OutputPerturbation()
 DATA = {"x": X, "y": Y}
@@ -130,9 +127,8 @@ def minimised(monkeypatch):
 def is_near(problem, theta, tolerance):
     """Say whether an answer is as near as certified to a reference of about 13 digits of the objective, or better than it."""
     noise = None if problem.linear is None else problem.space.unpack(problem.linear)
-    program = problem.template.problem(
-        fields_of(problem.template, problem.batch), noise, added=problem.added, size=problem.size
-    )
+    template = problem.template
+    program = template.problem(fields_of(template, problem.batch), noise, added=problem.added, size=problem.size)
     least = program.solve(solver=cp.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13, max_iter=500)
     exact = problem.space.pack({variable.name(): np.asarray(variable.value) for variable in program.variables()})
     for variable in program.variables():

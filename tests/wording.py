@@ -48,7 +48,5 @@ if __name__ == "__main__":
     groups = {"refusals": test_refusals.REFUSED, "options": test_options.OPTIONS}
     groups |= {"messages": test_messages.MESSAGES, "warnings": test_messages.WARNINGS}
     said = {"warnings": test_messages.warned}
-    found = {
-        group: {name: said.get(group, words)(call) for name, call in calls.items()} for group, calls in groups.items()
-    }
+    found = {g: {name: said.get(g, words)(call) for name, call in calls.items()} for g, calls in groups.items()}
     SNAPSHOT.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -29,9 +29,7 @@ def forged_hulls(hull):
         yield hull | {"slopes": [up / 2, down / 2, *rest]}
 
 
-@pytest.mark.parametrize(
-    "more", [{}, pytest.param({"unit": "patient", "most": 3}, marks=pytest.mark.slow)], ids=["records", "people"]
-)
+@pytest.mark.parametrize("more", [{}, pytest.param({"unit": "p", "most": 3}, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", ["huber_svm", pytest.param("ordinal_regression", marks=pytest.mark.slow)])
 def test_events_with_fewer_differences_than_the_graph_has_are_rejected(name, more, tmp_path, capsys):
     learner, privacy = dp.load(name, features=2), dp.Privacy(1.0, 1e-6, **more)

@@ -181,9 +181,7 @@ def test_nodes_have_their_shape_and_arguments(node):
     assert not replayed([*LOGISTIC, node], 1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("radius", "threshold", "holds"), [("0x1p1045", "0x1p1050", False), ("0x1p900", "0x1p999", True)]
-)
+@pytest.mark.parametrize(("radius", "threshold", "holds"), [("0x1p1045", "0x1p1050", 0), ("0x1p900", "0x1p999", 1)])
 def test_a_threshold_beyond_what_stands_for_infinity_is_none(radius, threshold, holds):
     nodes = [("variable", [], [], {"name": "t"}), ("field", [], [], {"field": "x"}), number("0x1p-800")]
     nodes += [apply("multiply", 2, 0), apply("negate", 1), apply("add", 3, 4), apply("huber", 5, M=threshold)]
@@ -344,9 +342,7 @@ def test_only_adaptive_steps_are_proved_without_a_graph():
 def test_a_number_is_no_weight_whatever_it_is_called():
     proof = json.loads(of_people("weights"))
     for name in ("constant", "variable", "negate"):
-        forged = [
-            dict(node, **({"field": "weight_of_a_record"} if node["op"] == name else {})) for node in proof["nodes"]
-        ]
+        forged = [n | ({"field": "weight_of_a_record"} if n["op"] == name else {}) for n in proof["nodes"]]
         refused(Rejected, "unknown keys field", check, json.dumps(proof | {"nodes": forged}).encode())
     field = next(k for k, node in enumerate(proof["nodes"]) if node.get("field") == "weight_of_a_record")
     (head,) = {k for k, node in enumerate(proof["nodes"]) if field in node.get("args", [])} & {*proof["losses"][:1]}

@@ -26,8 +26,8 @@ from dpconvex.checker.table import RUN
 
 PURE, DELTA, ADD = dp.Privacy(1.0), dp.Privacy(1.0, 1e-5), dp.Privacy(1.0, 1e-5, "add-remove")
 OUTPUT, GAUSSIAN = dp.OutputPerturbation(), dp.OutputPerturbation("gaussian")
-OBJECTIVE, CLIPPED = dp.ObjectivePerturbation(), dp.NoisyGradientDescent(clip=1.0, steps=20)
-UNCLIPPED = dp.NoisyGradientDescent(steps=10)
+OBJECTIVE, ADDED = dp.ObjectivePerturbation(), dp.ObjectivePerturbation(added=1.0)
+UNCLIPPED, CLIPPED = dp.NoisyGradientDescent(steps=10), dp.NoisyGradientDescent(clip=1.0, steps=20)
 BALL, BOX, Z, T = {"x": dp.Ball(2)}, {"x": dp.Box(-1, 1)}, {"z": dp.Ball(1)}, {"t": dp.Box(0, 5)}
 w, v, u = cp.Variable(2, name="w"), cp.Variable((1, 2), name="v"), cp.Variable(3, name="u")
 LABELS, LARGE, BITS = (BALL | {"y": dp.Choice(labels)} for labels in ((1, 3), (1e9, 1e9 + 1), (0, 1)))
@@ -147,16 +147,8 @@ CASES = {
     "1e9 and 1e9 + 1 were one": (of(lambda x, y: y * w[0], LARGE), apart(1e-3), APART),
     "small slopes were one": (of(lambda x, y: 1e-13 * y * logistic(x), LABELS), apart(1 / 3), APART),
     "small rows vanished": (of(lambda x, z: x * w[0] + 1024 * z * w[1], BOX | Z), with_underflow, LONGER),
-    "labels curved alike": (
-        of(lambda x, y: logistic(x) if y else x @ w, BITS, dp.ObjectivePerturbation(added=1.0), PURE, 1),
-        uncurved,
-        COSTS,
-    ),
-    "narrow slopes did not curve at their ends": (
-        of(logistic, BALL, OBJECTIVE, PURE, 1, K=[cp.norm(w) <= 0.1]),
-        uncurved,
-        COSTS,
-    ),
+    "labels curved alike": (of(lambda x, y: logistic(x) if y else x @ w, BITS, ADDED, PURE, 1), uncurved, COSTS),
+    "slopes had no curved ends": (of(logistic, BALL, OBJECTIVE, PURE, 1, K=[cp.norm(w) <= 0.1]), uncurved, COSTS),
     "variables had one modulus": (of(lambda x: x * w[0] + x * v[0, 0], BOX, public=BOTH), modulus(4000), LESS),
     "shared curvature was public": (of(lambda x: cp.square(w[0] - x) / 2, BOX, K=NEAR), modulus(1999), LESS),
     "log1p had the curvature of log": (problem("gaussian_precision"), of_one_more, LESS),
@@ -165,11 +157,7 @@ CASES = {
         of(lambda x: logistic(x) + 3 * cp.square(w[0]), BALL, K=NEAR),
         *(lambda proof: edited(proof, "constant", value=[(-1e-9).hex()]), "negative"),
     ),
-    "noise was in the gradients' span": (
-        problem("softmax_regression", OUTPUT),
-        setting(noise_dimension=3),
-        "too few dimensions",
-    ),
+    "noise was in their span": (problem("softmax_regression", OUTPUT), setting(noise_dimension=3), "too few dimension"),
     "NaN was a modulus": (problem("logistic_regression"), modulus("nan"), "no exact number"),
     "what ties was no branch": (
         of(lambda x: cp.maximum(10 * x * w[0], 10) + x * w[0] / 100, BOX, UNCLIPPED, DELTA, K=NEAR),

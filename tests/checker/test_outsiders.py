@@ -106,12 +106,9 @@ def test_exponentials_need_bounds(constraints):
 def test_a_ball_of_one_variable_beside_bounds_of_another_is_read(ends):
     w, b = cp.Variable(3, name="w"), cp.Variable(name="b", bounds=[-2, 2] if ends == "attributes" else None)
     sides = {"absolute values": [cp.abs(b) <= 2], "both sides": [b <= 2, b >= -2], "attributes": []}
-    record = dp.Record(x=dp.Ball(3), y=dp.Box(0, 5))
-    rest = 1e-3 * (cp.sum_squares(w) + cp.square(b))
-    learner = dp.Template(
-        record, lambda x, y: cp.exp(x @ w + b) - y * (x @ w + b), rest, [cp.norm(w) <= 2, *sides[ends]]
-    )
-    certificate = dp.verify(learner, dp.Privacy(1.0), size=1000)
+    record, rest = dp.Record(x=dp.Ball(3), y=dp.Box(0, 5)), 1e-3 * (cp.sum_squares(w) + cp.square(b))
+    loss, K = (lambda x, y: cp.exp(x @ w + b) - y * (x @ w + b)), [cp.norm(w) <= 2, *sides[ends]]
+    certificate = dp.verify(dp.Template(record, loss, rest, K), dp.Privacy(1.0), size=1000)
     assert not certificate.check().unreplayed
     assert certificate.gradient_bound == pytest.approx(np.sqrt(2) * np.exp(4), rel=1e-9)
 

@@ -98,9 +98,7 @@ def follows(proof):
 
 FEW = ("hinge_svm", "large_margin_gaussian", "logistic_regression", "ridge_regression", "softmax_regression")
 CASES = [(name, "pure", None) for name in PROBLEMS]
-CASES += [
-    (name, p, m) for name in FEW for p, m in [("add-remove", None), *((p, m) for m, (_, p) in MECHANISMS.items())]
-]
+CASES += [(n, p, m) for n in FEW for p, m in [("add-remove", None), *((p, m) for m, (_, p) in MECHANISMS.items())]]
 CASES += [("sparse_logistic", "delta", "vertices")]
 MECHANISMS["vertices"] = (dp.NoisyFrankWolfe(rounds=7, vertices=2), "delta")
 
@@ -168,6 +166,7 @@ RUNS = STATED | {"claim settings gamma": 0.99, "claim settings mean_number_of_ru
 RUNS |= {f"claim settings {key}_of_a_{what}": 1.01 for key, what in (("epsilon", "fit"), ("epsilon", "score"))}
 CELLS = STATED | {"claim clustering rounds": 1.1, "claim clustering scale": 0.99, "claim clustering weight": 1.01}
 CELLS |= {"claim clustering epsilon": 0.99, "record": 1.01}
+STEPS, LOST_CELLS = dp.NoisyGradientDescent(clip=0.3, steps=9), CELLS | {"claim clustering delta": 0.9}
 LOST = {"claim settings delta_of_a_fit": 1.01}
 FURTHER = {
     "samples": (sampled, SAMPLED | {"claim settings clip": 1.01}),
@@ -181,11 +180,8 @@ FURTHER = {
         lambda: dp.verify(dp.load("softmax_regression", features=5), PURE, SIZE, dp.ObjectivePerturbation("matrix")),
         {"claim settings columns": -1},
     ),
-    "cells under normal noise": (
-        lambda: of_a_mixture(LOOSE, dp.NoisyGradientDescent(clip=0.3, steps=9)),
-        CELLS | {"claim clustering delta": 0.9},
-    ),
-    "cells beside queries": (lambda: of_a_mixture(LOOSE), CELLS | {"claim clustering delta": 0.9}),
+    "cells under normal noise": (lambda: of_a_mixture(LOOSE, STEPS), LOST_CELLS),
+    "cells beside queries": (lambda: of_a_mixture(LOOSE), LOST_CELLS),
 }
 
 
@@ -218,9 +214,7 @@ def test_what_is_trusted_of_samples_and_runs_is_named():
     assert "accounting for several fits" in check(together.proof).unreplayed[0]
 
 
-BETTER = [
-    {"cover": change} for change in ({"counting": 0}, {"distance": 0}, {"noise": "discrete uniform"}, {"step": 3})
-]
+BETTER = [{"cover": change} for change in ({"counting": 0}, {"distance": 0}, {"noise": "uniform"}, {"step": 3})]
 
 
 @pytest.mark.parametrize("change", [*BETTER, {"privacy": {"adjacency": "replace-one"}}])

@@ -60,11 +60,7 @@ TYPED = {
     "days": (dp.Categorical(["2020-01-31", "2020-02-01"], **OTHER), ["2020-01-31", "2020-02-01", "2020-01-31"], True),
     "grades": (dp.Ordered(["1.0", "2.0", "3.0"]), ["1.0", "2.0", "3.0"], True),
     "two spellings": (dp.Categorical(["1067", "01067"], **OTHER), ["1067", "01067", "1067"], False),
-    "long codes": (
-        dp.Categorical([f"900719925474099{k}" for k in "32"], **OTHER),
-        ["9007199254740993", "", "1"],
-        False,
-    ),
+    "long ones": (dp.Categorical([f"900719925474099{k}" for k in "32"], **OTHER), ["9007199254740993", "", "1"], False),
     "names of missing": (dp.Categorical(["a", "b"], **OTHER), ["a", "None", "NA"], False),
     "a level that is read as missing": (dp.Categorical(["a", "NA"], missing="indicator"), ["a", "NA", "a"], False),
     "yes and no": (dp.Boolean("0", "1.0"), ["1.0", "0.0", "1.0"], True),

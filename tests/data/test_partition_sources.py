@@ -117,9 +117,7 @@ def test_columns_of_tables_are_checked_before_anything_is_paid(tmp_path):
 OTHERS = {"negated": lambda x, y: (-x, y), "rows": lambda x, y: (x[::-1], y), "labels": lambda x, y: (x, -y)}
 
 
-@pytest.mark.parametrize(
-    ("form", "kind"), [("array", "negated"), ("array", "labels"), ("sparse", "rows"), ("large", "rows")]
-)
+@pytest.mark.parametrize(("form", "kind"), [("", "negated"), ("", "labels"), ("sparse", "rows"), ("large", "rows")])
 def test_equal_numbers_in_other_places_are_other_records(kind, form, monkeypatch):
     x = np.random.default_rng(1).uniform(-0.7, 0.7, size=(50, 2))
     y, calls = np.where(x[:, 0] > 0.1, 1.0, -1.0), []

@@ -15,11 +15,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 COUNT = 1700
 RNG = np.random.default_rng(0)
-TABLE = {
-    "id": RNG.permutation(COUNT),
-    "age": RNG.uniform(0, 100, COUNT),
-    "ward": RNG.choice(["a", "b"], COUNT).tolist(),
-}
+TABLE = {"id": RNG.permutation(COUNT), "age": 100 * RNG.random(COUNT), "ward": RNG.choice(["a", "b"], COUNT).tolist()}
 TABLE["visits"] = RNG.integers(0, 9, COUNT)
 TABLE["sick"] = np.where(TABLE["age"] + 20 * RNG.normal(size=COUNT) > 50, "yes", "no").tolist()
 TABLE = {name: [column[k] for k in np.argsort(TABLE["id"])] for name, column in TABLE.items()}

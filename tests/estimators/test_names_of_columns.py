@@ -138,12 +138,8 @@ def test_rows_of_further_fields_belong_to_those_of_x():
     x, groups = FRAME, pd.Series(np.arange(len(FRAME)) % 2)
     w, a = cp.Variable(2, name="w"), cp.Variable(2, name="a")
     record = dp.Record(x=dp.Ball(2), g=dp.Choice([0, 1]), y=dp.Box(-1, 1))
-    template = dp.Template(
-        record,
-        lambda x, g, y: cp.square(x @ w + a[g] - y),
-        predict=lambda values, x, g: x @ values["w"] + values["a"][g],
-    )
-    data = {"x": x, "g": groups, "y": np.zeros(len(x))}
+    loss, predict = (lambda x, g, y: cp.square(x @ w + a[g] - y)), lambda p, x, g: x @ p["w"] + p["a"][g]
+    data, template = {"x": x, "g": groups, "y": np.zeros(len(x))}, dp.Template(record, loss, predict=predict)
     release = dp.solve(template, data, dp.Privacy(1.0, 1e-6), seed=0)
     refused(dp.DomainError, "x and g have different indexes", release.predict, x, g=groups[::-1])
     np.testing.assert_array_equal(release.predict(x, g=groups), release.predict(x, g=groups.to_numpy()))

@@ -26,9 +26,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import dpconvex as dp
 
 UNDECLARED = "the check has labels that were not declared, and a label set that is read off the data is not paid for"
-OBJECTS = (
-    "the check has a dictionary for a number, which is looked at when it is paid for, and refused as a DomainError"
-)
+OBJECTS = "the check has a dictionary for a number, which is refused as a DomainError when it is paid for"
 EMPTY = "a table without records is one like others, where their number is protected"
 FUNCTIONS = "the template is one's own and holds functions: a pickle that runs them when it is read is not made"
 BOTH = ["check_classifiers_classes", "check_classifiers_regression_target"]

@@ -33,9 +33,7 @@ def table_of(n, seed=0):
     return {
         "age": age.tolist(),
         "ward": rng.choice(["east", "west", "north"], n).tolist(),
-        "day": [
-            f"20{year}-0{month}-11" for year, month in zip(rng.integers(10, 20, n), rng.integers(1, 9, n), strict=True)
-        ],
+        "day": [f"20{y}-0{m}-11" for y, m in zip(rng.integers(10, 20, n), rng.integers(1, 9, n), strict=True)],
         "name": [f"person {k}" for k in range(n)],
         "weight": np.exp(rng.normal(4, 0.3, n)).tolist(),
         "cost": (100 + 3 * age + rng.normal(0, 20, n)).tolist(),

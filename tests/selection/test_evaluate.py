@@ -70,9 +70,7 @@ def test_all_measures_follow_from_one_release():
     assert len(wide.entries) == 1
     missing = {"x": x, "y": y, "s": np.where(sex == "f", None, sex)}
     with pytest.raises(dp.DomainError, match=r"groups=.*fill missing ones.*epsilon = 1, replace-one stays paid for"):
-        dp.evaluate(
-            LOGISTIC, model, missing, dp.Privacy(1.0), group="s", groups=["f", "m"], budget=dp.Budget(dp.Privacy(1.0))
-        )
+        dp.evaluate(LOGISTIC, model, missing, dp.Privacy(1.0), budget=dp.Budget(dp.Privacy(1.0)), **groups)
     refused(dp.TemplateError, "not 'x'", found.group, "x")
     with pytest.raises(dp.TemplateError, match="residuals"):
         _ = found.absolute_error
@@ -236,10 +234,7 @@ def test_a_saved_evaluation_is_the_same_and_a_forged_one_is_refused(tmp_path):
     for change in (*changes, {"sums": ["NaN"] * len(found.sums)}):
         (tmp_path / "two.json").write_text(json.dumps(json.loads(text) | change), encoding="utf-8")
         refused(dp.DPConvexError, None, dp.Evaluation.load, tmp_path / "two.json")
-    for damaged in (
-        text[:-9],
-        text.replace('"total":', '"total": 9, "total":'),
-    ):  # readers differ on which of two they see
+    for damaged in (text[:-9], text.replace('"total":', '"total": 9, "total":')):  # readers differ on these
         (tmp_path / "two.json").write_text(damaged, encoding="utf-8")
         refused(dp.DPConvexError, r"two\.json", dp.Evaluation.load, tmp_path / "two.json")
 
@@ -315,20 +310,16 @@ def test_counts_have_a_deviance_and_survival_a_concordance():
 
 
 EXTRA = np.random.default_rng(1).uniform(0.1, 2.0, len(X))
+SIGNS = np.where(EXTRA > 1, 1, -1)
 
 
 @pytest.mark.parametrize(
     ("name", "options", "label", "extra"),
     [
-        (
-            "probit_regression",
-            {"offset": 2.0, "bound": 2.0},
-            np.where(EXTRA > 1, 1, -1),
-            {"offset": 3 * (EXTRA - 1).clip(-0.6, 0.6)},
-        ),
+        ("probit_regression", {"offset": 2.0, "bound": 2.0}, SIGNS, {"offset": 3 * (EXTRA - 1).clip(-0.6, 0.6)}),
         ("poisson_regression", {"exposure": 2.0, "target": 2.0}, EXTRA, {"exposure": EXTRA}),
         ("negative_binomial_regression", {"offset": 2.0, "target": 3.0}, EXTRA, {"offset": np.log(EXTRA).clip(-2, 2)}),
-        ("multi_task_logistic", {}, np.where(EXTRA > 1, 1, -1), {"task": np.where(EXTRA > 1, "first", "second")}),
+        ("multi_task_logistic", {}, SIGNS, {"task": np.where(EXTRA > 1, "first", "second")}),
         ("conditional_logit", {"features": 1, "alternatives": 2, "availability": True}, (EXTRA > 1).astype(int), {}),
     ],
 )

@@ -63,9 +63,7 @@ def test_a_budget_counts_it_once():
         assert [entry.label for entry in budget.entries].count(schema.learnt.entry) == 1
         assert len(budget.entries) == 4
         assert budget.spent.epsilon == 4.0
-    refused(
-        dp.BudgetExceeded, None, dp.Ridge(epsilon=1.0, delta=1e-6, budget=dp.Budget(dp.Privacy(1.5, 1e-4))).fit, X, y
-    )
+    refused(dp.BudgetExceeded, None, dp.Ridge(delta=1e-6, budget=dp.Budget(dp.Privacy(1.5, 1e-4))).fit, X, y)
 
 
 def test_a_second_label_takes_over_what_was_learnt():

@@ -38,9 +38,7 @@ def test_intervals_hold_what_knots_do_not_show():
     assert low <= 0.95 <= high
     tail = 0.13 * (np.log(10) - 1)  # By the prediction, records are shared by their distances from knots
     assert found.residuals(0.9).y[1:4] == pytest.approx(np.full(3, tail), abs=0.01)
-    apart = rng.uniform(
-        -0.18, 0.18, 8000
-    )  # Where both ends are sharp, every second knot says the same quantile by chance
+    apart = rng.uniform(-0.18, 0.18, 8000)  # Where both ends are sharp, every second knot says the same by chance
     found = dp.evaluate(HUBER, LINE, {"x": x, "y": 0.5 * x[:, 0] + apart}, dp.Privacy(40.0))
     low, high = found.residual_quantile(0.1).interval
     assert low <= -0.144 <= high

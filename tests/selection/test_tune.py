@@ -236,9 +236,7 @@ def test_what_regressors_cannot_be_chosen_for_costs_nothing(choose):
     ):
         refused(dp.TemplateError, said, choose, model, columns, promise, grid=varied, budget=budget)
     template = dp.load("ridge_regression", features=2)
-    refused(
-        dp.TemplateError, "different", choose, [template, dp.Ridge(bounds=(0, 60))], columns, promise, budget=budget
-    )
+    refused(dp.TemplateError, "different", choose, [template, dp.Ridge(bounds=(0, 9))], columns, promise, budget=budget)
     assert not budget.entries
     with pytest.raises(dp.DomainError, match="stays paid for"):
         choose(dp.Ridge(bounds=(0, 9)), columns, promise, grid=lambdas, budget=budget)
@@ -252,9 +250,7 @@ def test_options_of_an_estimator_that_are_for_the_call_cost_nothing(choose, name
     for value, values in ((given[name], [0.1]), (getattr(dp.LogisticRegression(), name), [0.1, 0.2])):
         model = dp.LogisticRegression(classes=(-1, 1), **({name: value} if value is given[name] else {}))
         varied = {"regularization": values} if value is given[name] else {name: [value]}
-        refused(
-            dp.TemplateError, "option of tune", choose, model, data(60), dp.Privacy(5.0), grid=varied, budget=budget
-        )
+        refused(dp.TemplateError, "option of tune", choose, model, data(60), dp.Privacy(5), grid=varied, budget=budget)
     assert not budget.entries
 
 

@@ -66,7 +66,7 @@ X = cp.Variable(4, name="X")
 M = cp.Variable((3, 3), symmetric=True, name="M")
 N = cp.Variable((2, 3), name="N")
 P = cp.Variable((2, 2), PSD=True, name="P")
-MASK = np.array([True, False, True, True])
+MASK, ONES = np.array([True, False, True, True]), np.ones((2, 3))
 
 # Affine in the variables, with the record's field a of shape (4,) and A of shape (2, 3).
 AFFINE = {
@@ -113,9 +113,7 @@ PUBLIC = cp.sum_squares(X) + cp.sum_squares(N) + cp.norm1(P) + cp.trace(P) + cp.
 
 
 def template_of(loss):
-    return dp.Template(
-        dp.Record(a=dp.Ball(4), A=dp.Box(-np.ones((2, 3)), np.ones((2, 3)))), lambda a, A: loss(a, A), PUBLIC
-    )
+    return dp.Template(dp.Record(a=dp.Ball(4), A=dp.Box(-ONES, ONES)), lambda a, A: loss(a, A), PUBLIC)
 
 
 @pytest.mark.sampled(2)
@@ -137,7 +135,7 @@ def test_random_templates(terms, per_label, seed):
             total = total + OUTER[outer][1](AFFINE[affine](a, A) * (y + 1) / 3)
         return total
 
-    record = dp.Record(a=dp.Ball(4), A=dp.Box(-np.ones((2, 3)), np.ones((2, 3))), y=dp.Choice(range(3)))
+    record = dp.Record(a=dp.Ball(4), A=dp.Box(-ONES, ONES), y=dp.Choice(range(3)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(dp.Template(record, loss, PUBLIC), seed=seed, smooth=False)

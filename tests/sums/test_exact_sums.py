@@ -20,6 +20,7 @@ from dpconvex.sums.linear_scores import linear_scores
 from dpconvex.sums.private_queries import COUNT_BITS, LIMB, PrivateQueries
 
 ADD = dp.Privacy(1.0, 1e-6, "add-remove")
+OF_FOUR = [dp.Privacy(1.0, 1e-6, kind, unit="who", most=4) for kind in ("add-remove", "replace-one")]
 
 
 class Recorded(QueryNoise):
@@ -153,9 +154,7 @@ def test_sums_do_not_depend_on_blocks_formats_or_partitions(template):
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("template", TEMPLATES[:3] + SHARED + KINKED)
-@pytest.mark.parametrize(
-    "privacy", [dp.Privacy(1.0, 1e-6, adjacency, unit="who", most=4) for adjacency in ("add-remove", "replace-one")]
-)
+@pytest.mark.parametrize("privacy", OF_FOUR)
 def test_a_person_moves_every_sum_by_no_more_than_its_sensitivity(template, privacy):
     rng = np.random.default_rng(5)
     data = records(template, 120, rng)
@@ -200,9 +199,8 @@ def test_people_with_many_records_move_gradients_by_the_bound_and_hardly_less(ma
     data["x"][:many], data["y"][:many] = 0.9 * data["x"][many] + 1e-3 * rng.normal(size=(many, 4)), 1
     privacy = dp.Privacy(1.0, 1e-6, "add-remove", unit="who", most=many)
     rest = {name: column[many:] for name, column in data.items()}
-    both = [
-        asked(queries(template, some, privacy, who), clip=1e-9) for some, who in ((data, people), (rest, people[many:]))
-    ]
+    cases = (data, people), (rest, people[many:])
+    both = [asked(queries(template, some, privacy, who), clip=1e-9) for some, who in cases]
     for number in (3, 9):
         moved = sum(int(entry) ** 2 for entry in (both[0][1][number] - both[1][1][number]).flat) ** 0.5
         assert 0.6 * both[0][2][number] < moved <= both[0][2][number]
@@ -222,9 +220,7 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
     for some in (data, {name: column[1:] for name, column in data.items()}):
         found = queries(template, some)
         found.set_metric(np.eye(found.scores.shape[0]))
-        given = {"clip": 0.25, "leverage": 0.5, "cap": 0.5} | {
-            k: v for k, v in odd.items() if k not in ("table", "edges")
-        }
+        given = {"clip": 0.25, "leverage": 0.5, "cap": 0.5} | {k: v for k, v in odd.items() if k not in "table edges"}
         given["probe"] = np.full(found.scores.to_forms.shape[0], odd.get("probe", 1.0))
         edges, table = np.full(9, odd["edges"]) if "edges" in odd else 2.0 ** np.arange(-4, 5), odd.get("table", 0.0)
         with np.errstate(all="ignore"):  # of what is made of the answers

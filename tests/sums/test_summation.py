@@ -51,10 +51,7 @@ def softmax(x, y, w):
     return (weights[:, :, None] * x[:, None]).reshape(len(x), -1)
 
 
-LEARNERS = {
-    "logistic_regression": (logistic, {}, [-1, 1]),
-    "softmax_regression": (softmax, {"classes": 6}, [*range(6)]),
-}
+LEARNERS = {"logistic_regression": (logistic, {}, [-1, 1]), "softmax_regression": (softmax, {"classes": 6}, range(6))}
 
 
 @pytest.mark.sampled(2)
