@@ -165,8 +165,7 @@ def test_what_is_no_query_is_refused_before_anything_is_read(tmp_path):
             refused(dp.DPConvexError, said, ask, connection, SQL, SCHEMA, **options)
         refused(dp.DPConvexError, "a text in SQL", ask, connection, None, SCHEMA, by="id")
         refused(dp.DPConvexError, r"duckdb\.connect", ask, "visits.duckdb", SQL, SCHEMA, by="id")
-        with pytest.raises(dp.DPConvexError, match="there is no column 'ward'"):
-            ask(connection, "SELECT id, age, visits, sick FROM visits", SCHEMA, by="id")
+        refused(dp.DPConvexError, "no column 'ward'", ask, connection, "SELECT id, age FROM visits", SCHEMA, by="id")
         refused(dp.DPConvexError, "the query failed", ask, connection, "SELECT * FROM nothing", SCHEMA, by="id")
         assert ask(connection, "SELECT * FROM visits WHERE id < 0 -- none", SCHEMA, by="id").sizes == (0,)
         bad = ask(connection, "SELECT id, 'x' AS age, ward, visits, sick FROM visits", SCHEMA, by="id")

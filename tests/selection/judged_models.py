@@ -12,6 +12,7 @@ MODEL = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=LO
 LINE = dp.Release({"w": [0.5, 0.0]}, not_private_because="a test", predictor=HUBER.predict)
 X = np.column_stack([np.linspace(-1, 1, 200), np.zeros(200)])
 Y = np.where(X[:, 0] > 0.5, 1, -1)  # a quarter of the records is misjudged
+DATA, ONE = {"x": X, "y": Y}, dp.Privacy(1.0)
 
 
 def patient(adjacency="replace-one", most=2, keep=None, epsilon=1.0):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from judged_models import FUNCTIONS, HAZARDS, HUBER, LINE, LOGISTIC, SCORED, X, Y, largest_loss
+from judged_models import DATA, FUNCTIONS, HAZARDS, HUBER, LINE, LOGISTIC, ONE, SCORED, X, Y, largest_loss
 from refused import refused
 from scipy.special import expit, ndtri, softmax
 from sklearn.metrics import confusion_matrix, log_loss, mean_poisson_deviance, roc_auc_score
@@ -25,7 +25,8 @@ def test_all_measures_follow_from_one_release():
     sex = np.where(rng.random(6000) < 0.3, "f", "m")
     budget = dp.Budget(dp.Privacy(40.0))
     groups = {"group": "s", "groups": ["f", "m"]}
-    found = dp.evaluate(LOGISTIC, model, {"x": x, "y": y, "s": sex}, dp.Privacy(40.0), budget=budget, **groups)
+    data = {"x": x, "y": y, "s": sex}
+    found = dp.evaluate(LOGISTIC, model, data, dp.Privacy(40.0), budget=budget, **groups)
     assert [entry.event for entry in budget.entries] == [found.event]
     p, yes = expit(4 * x[:, 0]), y == 1
     exact = {
@@ -60,17 +61,15 @@ def test_all_measures_follow_from_one_release():
     assert "group" not in str(found.group("f"))
     for name in ("y", "x"):
         with pytest.raises(dp.TemplateError, match="rename the column"):
-            dp.evaluate(LOGISTIC, model, {"x": x, "y": y}, dp.Privacy(1.0), group=name, groups=[-1, 1], budget=budget)
-    with pytest.raises(dp.TemplateError, match="by groups="):
-        dp.evaluate(LOGISTIC, model, {"x": x, "y": y, "s": sex}, dp.Privacy(1.0), group="s", budget=budget)
+            dp.evaluate(LOGISTIC, model, {"x": x, "y": y}, ONE, group=name, groups=[-1, 1], budget=budget)
+    refused(dp.TemplateError, "by groups=", dp.evaluate, LOGISTIC, model, data, ONE, group="s", budget=budget)
     assert len(budget.entries) == 1
-    wide = dp.Budget(dp.Privacy(1.0))
-    with pytest.raises(dp.DomainError, match="stays paid for"):
-        dp.evaluate(LOGISTIC, model, {"x": 9 * x, "y": y}, dp.Privacy(1.0), budget=wide)
+    wide = dp.Budget(ONE)
+    refused(dp.DomainError, "stays paid for", dp.evaluate, LOGISTIC, model, {"x": 9 * x, "y": y}, ONE, budget=wide)
     assert len(wide.entries) == 1
-    missing = {"x": x, "y": y, "s": np.where(sex == "f", None, sex)}
+    missing = data | {"s": np.where(sex == "f", None, sex)}
     with pytest.raises(dp.DomainError, match=r"groups=.*fill missing ones.*epsilon = 1, replace-one stays paid for"):
-        dp.evaluate(LOGISTIC, model, missing, dp.Privacy(1.0), budget=dp.Budget(dp.Privacy(1.0)), **groups)
+        dp.evaluate(LOGISTIC, model, missing, ONE, budget=dp.Budget(ONE), **groups)
     refused(dp.TemplateError, "not 'x'", found.group, "x")
     with pytest.raises(dp.TemplateError, match="residuals"):
         _ = found.absolute_error
@@ -108,7 +107,7 @@ def test_rare_labels_are_measured_between_the_cuts():
         found = dp.evaluate(LOGISTIC, model, {"x": x, "y": y}, dp.Privacy(40.0), seed=0)
         assert found.log_loss == pytest.approx(log_loss(y == 1, second), abs=near)
         assert not found.auc.is_undetermined
-    few = dp.evaluate(LOGISTIC, model, {"x": x[:2000], "y": y[:2000]}, dp.Privacy(1.0), seed=0)
+    few = dp.evaluate(LOGISTIC, model, {"x": x[:2000], "y": y[:2000]}, ONE, seed=0)
     assert few.auc.interval == (0.0, 1.0)  # ten records of a label, beside noise of more
 
 
@@ -204,23 +203,22 @@ def test_scores_without_probabilities_are_cut_where_the_user_says():
     says = {"predictor": learner.predict, "decision": learner.decision, "labels": (-1, 1)}
     model = dp.Release({"w": [0.1, 0.0]}, not_private_because="a test", **says)
     cuts = np.linspace(-0.09, 0.09, 10)
-    found = dp.evaluate(learner, model, {"x": X, "y": Y}, dp.Privacy(50.0), cells=cuts)
+    found = dp.evaluate(learner, model, DATA, dp.Privacy(50.0), cells=cuts)
     assert found.auc == pytest.approx(1.0, abs=0.02)
     assert found.error == pytest.approx(0.25, abs=0.02)
     with pytest.raises(dp.TemplateError, match="probabilities"):
         _ = found.brier
     budget = dp.Budget(dp.Privacy(9.0))
     for wrong in ("a", [], [np.nan], np.zeros(500) + np.arange(500), [np.inf]):
-        with pytest.raises(dp.TemplateError, match="cells must be"):
-            dp.evaluate(learner, model, {"x": X, "y": Y}, dp.Privacy(1.0), cells=wrong, budget=budget)
+        refused(dp.TemplateError, "cells must be", dp.evaluate, learner, model, DATA, ONE, cells=wrong, budget=budget)
     with pytest.raises(dp.TemplateError, match="cells must be"):
-        dp.evaluate(LOGISTIC, SCORED, {"x": X, "y": Y}, dp.Privacy(1.0), cells=[0.5, 1.0], budget=budget)
+        dp.evaluate(LOGISTIC, SCORED, DATA, ONE, cells=[0.5, 1.0], budget=budget)
     assert not budget.entries
 
 
 def test_a_saved_evaluation_is_the_same_and_a_forged_one_is_refused(tmp_path):
     data = {"x": X, "y": Y, "s": ["f", "m"] * 100}
-    found = dp.evaluate(LOGISTIC, SCORED, data, dp.Privacy(1.0), group="s", groups=["f", "m"])
+    found = dp.evaluate(LOGISTIC, SCORED, data, ONE, group="s", groups=["f", "m"])
     found.save(tmp_path / "one.json")
     again = dp.Evaluation.load(tmp_path / "one.json")
     assert (str(again), again.to_dict()) == (str(found), found.to_dict())
@@ -250,7 +248,7 @@ def test_intervals_cover():
     for seed in range(30):
         x = np.column_stack([rng.uniform(-1, 1, 500), np.zeros(500)])
         y = np.where(rng.random(500) < expit(4 * x[:, 0]), 1, -1)
-        found = dp.evaluate(LOGISTIC, model, {"x": x, "y": y}, dp.Privacy(1.0), seed=seed)
+        found = dp.evaluate(LOGISTIC, model, {"x": x, "y": y}, ONE, seed=seed)
         for name, value in true.items():
             low, high = getattr(found, name).interval
             held[name] += low <= value <= high
@@ -258,24 +256,23 @@ def test_intervals_cover():
 
 
 def test_what_is_asked_for_alone_has_less_noise():
-    data, one = {"x": X, "y": Y}, dp.Privacy(1.0)
     scales = {}
     for asked in (None, ("error",), "error"):
-        found = dp.evaluate(LOGISTIC, SCORED, data, one, measures=asked)
+        found = dp.evaluate(LOGISTIC, SCORED, DATA, ONE, measures=asked)
         scales[asked] = found.scale
         again = dp.Evaluation.from_dict(json.loads(json.dumps(found.to_dict())))
         assert again.summary() == found.summary()
     assert scales == pytest.approx({None: 2, ("error",): 1, "error": 1})
-    alone = dp.evaluate(LOGISTIC, SCORED, data, dp.Privacy(50.0), measures=("error",))
+    alone = dp.evaluate(LOGISTIC, SCORED, DATA, dp.Privacy(50.0), measures=("error",))
     assert set(alone.summary()) == {"error"}
     assert alone.error == pytest.approx(np.mean(SCORED.predict(X) != Y), abs=0.01)
     mean = dp.evaluate(HUBER, LINE, {"x": X, "y": X[:, 0]}, dp.Privacy(50.0), measures=("mistakes",))
     assert mean.error == pytest.approx(np.mean((X[:, 0] - LINE.predict(X)) ** 2), abs=0.01)
-    budget = dp.Budget(one)
+    budget = dp.Budget(ONE)
     for model, wrong in ((SCORED, ("r2",)), (SCORED, (3,)), (LINE, ("deviance",)), (SCORED, ("error", "auc"))):
         learner, y = (HUBER, X[:, 0]) if model is LINE else (LOGISTIC, Y)
         refused(
-            dp.TemplateError, None, dp.evaluate, learner, model, {"x": X, "y": y}, one, measures=wrong, budget=budget
+            dp.TemplateError, None, dp.evaluate, learner, model, {"x": X, "y": y}, ONE, measures=wrong, budget=budget
         )
     assert not budget.entries
 
@@ -353,7 +350,7 @@ def test_a_group_whose_records_noise_outweighs_has_no_rates():
 
 def test_a_noise_that_is_too_small_and_a_table_that_is_forgotten_are_noticed():
     """Planted errors: the exact loss of two records that differ in all they can is above the claim."""
-    cells, one = Cells("labels", known=True), dp.Privacy(1.0)
+    cells, one = Cells("labels", known=True), ONE
     places = [{"error": np.eye(2, dtype=int)[k % 2], "labels": np.eye(4, dtype=int)[k]} for k in range(4)]
     sums, scale = [cells.sums(place) for place in places], cells.noise(one).scale
     assert 0.999 <= largest_loss(sums, scale) <= 1.0

@@ -2,11 +2,12 @@
 
 import itertools
 import warnings
+from functools import partial
 
 import cvxpy as cp
 import numpy as np
 import pytest
-from judged_models import HAZARDS, HUBER, LINE, LOGISTIC, MODEL, SCORED, X, Y, largest_loss, patient
+from judged_models import DATA, HAZARDS, HUBER, LINE, LOGISTIC, MODEL, ONE, SCORED, X, Y, largest_loss, patient
 from refused import refused
 
 import dpconvex as dp
@@ -74,16 +75,15 @@ def test_the_exact_loss_of_a_person_is_what_is_claimed(kind, keep, visits, adjac
 
 
 def test_whoever_is_protected_by_the_release_is_protected_by_its_evaluation():
-    data, whose = {"x": X, "y": Y}, np.arange(200) // 2
+    data, whose = DATA, np.arange(200) // 2
     release = dp.solve(LOGISTIC, data, patient(), unit=whose, seed=0)
     budget = dp.Budget(dp.Privacy(9.0))
+    ask = partial(dp.evaluate, LOGISTIC, release, data, budget=budget)
     visit = dp.Privacy(1.0, unit="visit", most=2)  # of one patient there may be many
-    for other, identified in ((dp.Privacy(1.0), None), (visit, np.arange(200))):
-        with pytest.raises(dp.TemplateError, match="ask for unit='patient'"):
-            dp.evaluate(LOGISTIC, release, data, other, unit=identified, budget=budget)
-    refused(dp.TemplateError, "identifier", dp.evaluate, LOGISTIC, release, data, patient(), budget=budget)
-    with pytest.raises(dp.DomainError, match="more than the declared"):
-        dp.evaluate(LOGISTIC, release, data, patient(most=1), unit=whose, budget=budget)
+    for other, identified in ((ONE, None), (visit, np.arange(200))):
+        refused(dp.TemplateError, "ask for unit='patient'", ask, other, unit=identified)
+    refused(dp.TemplateError, "identifier", ask, patient())
+    refused(dp.DomainError, "more than the declared", ask, patient(most=1), unit=whose)
     assert not budget.entries
     budget = dp.Budget(patient(epsilon=3.0))
     one = dp.evaluate(LOGISTIC, release, data, patient(), unit=whose, budget=budget)
@@ -98,7 +98,7 @@ def test_whoever_is_protected_by_the_release_is_protected_by_its_evaluation():
 def test_people_count_as_they_should(keep):
     whose = np.repeat(np.arange(100), 2)
     for adjacency in ("replace-one", "add-remove"):
-        found = dp.evaluate(LOGISTIC, SCORED, {"x": X, "y": Y}, patient(adjacency, 2, keep, 100.0), unit=whose)
+        found = dp.evaluate(LOGISTIC, SCORED, DATA, patient(adjacency, 2, keep, 100.0), unit=whose)
         assert found.records == pytest.approx(100 if keep == "weights" else 200, abs=2)
         assert found.error == pytest.approx(np.mean(SCORED.predict(X) != Y), abs=0.02)
         assert found.clusters == (1 if keep == "weights" else 2)
@@ -150,36 +150,34 @@ def test_predictions_use_the_fields_that_they_name():
     unfit = {"'off'; add": {"data": {"x": x, "g": g, "y": y}}, "to be predicted": {"label": "off"}}
     for said, given in unfit.items():
         with pytest.raises(dp.TemplateError, match=said):
-            dp.evaluate(learner, model, **{"data": data, "privacy": dp.Privacy(1.0), "budget": budget} | given)
+            dp.evaluate(learner, model, **{"data": data, "privacy": ONE, "budget": budget} | given)
     for fields in ({}, {"g": g}, {"g": g, "off": off, "y": y}):
         refused(dp.TemplateError, r"pass x, g=\.\.\., off=\.\.\., and no other", model.predict, x, **fields)
     refused(dp.DomainError, "'off': 1", model.predict, x, g=g, off=0.5)
     refused(dp.TemplateError, "predict needs 'z'", template, predict=lambda p, x, z: z)
     bare = dp.Release(dict(model), not_private_because="a test")
-    with pytest.raises(dp.TemplateError, match="Pass `predict` or `decision`"):
-        dp.evaluate(template(), bare, data, dp.Privacy(1.0), budget=budget)
+    refused(dp.TemplateError, "Pass `predict` or `decision`", dp.evaluate, template(), bare, data, ONE, budget=budget)
     for said, given in {
         "by group=": {"groups": ["a"]},
         "group must be": {"group": ["g", "off"], "groups": ["a"]},
     }.items():
-        refused(dp.TemplateError, said, dp.evaluate, learner, model, data, dp.Privacy(1.0), budget=budget, **given)
+        refused(dp.TemplateError, said, dp.evaluate, learner, model, data, ONE, budget=budget, **given)
     refused(dp.TemplateError, "predicts from x alone", model.to_onnx, "model.onnx")
     assert budget.entries == ()
 
 
 def test_a_model_from_elsewhere_predicts_as_the_template_says():
     model = dp.Release({"w": [9.0, 0.0]}, not_private_because="a test")
-    assert dp.evaluate(LOGISTIC, model, {"x": X, "y": Y}, dp.Privacy(1.0), seed=1).cells.kind == "probabilities"
+    assert dp.evaluate(LOGISTIC, model, DATA, ONE, seed=1).cells.kind == "probabilities"
     functions = {"decision": LOGISTIC.decision, "labels": np.array([-1, 1])}
     own = dp.Release(dict(model), not_private_because="a test", predictor=LOGISTIC.predict, **functions)
-    assert dp.evaluate(LOGISTIC, own, {"x": X, "y": Y}, dp.Privacy(1.0), seed=1).cells.kind == "scores"
-    alone = dp.evaluate(LOGISTIC, own, {"x": X[:1], "y": Y[:1]}, dp.Privacy(1.0), seed=1)
+    assert dp.evaluate(LOGISTIC, own, DATA, ONE, seed=1).cells.kind == "scores"
+    alone = dp.evaluate(LOGISTIC, own, {"x": X[:1], "y": Y[:1]}, ONE, seed=1)
     assert np.isnan(alone.roc().lower).any()  # No replicate has the other label, and NumPy warned of it
+    short = dp.Release({"w": [9.0]}, not_private_because="a test")
     opposite = dp.Release(dict(model), not_private_because="a test", decision=lambda p, x: -LOGISTIC.decision(p, x))
-    with pytest.raises(dp.TemplateError, match=r"`predictor` to dp\.Release"):
-        dp.evaluate(LOGISTIC, opposite, {"x": X, "y": Y}, dp.Privacy(1.0), seed=1)
-    with pytest.raises(dp.TemplateError, match="released were"):
-        dp.evaluate(LOGISTIC, dp.Release({"w": [9.0]}, not_private_because="a test"), {"x": X, "y": Y}, dp.Privacy(1.0))
+    refused(dp.TemplateError, r"`predictor` to dp\.Release", dp.evaluate, LOGISTIC, opposite, DATA, ONE, seed=1)
+    refused(dp.TemplateError, "released were", dp.evaluate, LOGISTIC, short, DATA, ONE)
 
 
 def of_targets(upper):
@@ -214,7 +212,7 @@ def test_one_of_several_numbers_is_evaluated(kind):
     learner, parameters, label, errors, said, wrong = SEVERAL[kind]
     model = dp.Release(parameters, not_private_because="a test", predictor=learner.predict)
     x = dp.Ball(2).project(np.random.default_rng(0).normal(size=(2000, 2))) * 0.4
-    data, budget, one = {"x": x, "y": label(x)}, dp.Budget(dp.Privacy(50.0)), dp.Privacy(1.0)
+    data, budget, one = {"x": x, "y": label(x)}, dp.Budget(dp.Privacy(50.0)), ONE
     for k, error in enumerate(errors(x)):
         found = dp.evaluate(learner, model, data, dp.Privacy(50.0), target=k, seed=1)
         assert found.label == f"y[{k}]"
@@ -282,5 +280,5 @@ def test_noise_that_outweighs_all_records_is_announced(measures, enough):
         given = {"x": X[:1].repeat(records, 0), "y": Y[:1].repeat(records)}
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            dp.evaluate(LOGISTIC, MODEL, given, dp.Privacy(1.0), measures=measures, budget=dp.Budget(dp.Privacy(1.0)))
+            dp.evaluate(LOGISTIC, MODEL, given, ONE, measures=measures, budget=dp.Budget(ONE))
         assert sum("outweighs" in str(warning.message) for warning in said) == warned

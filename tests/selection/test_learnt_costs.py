@@ -17,6 +17,8 @@ from sklearn.preprocessing import Normalizer, PolynomialFeatures
 
 import dpconvex as dp
 
+LINE = dp.Record(x=dp.Ball(1))
+
 
 @pytest.mark.parametrize(("rows", "number"), [(100, "replace-one"), (0, "add-remove"), (40, "add-remove")])
 def test_too_few_records_are_refused_before_payment_or_by_noise_where_their_number_is_protected(rows, number):
@@ -117,7 +119,7 @@ def test_every_result_states_and_pays_what_its_schema_cost(seeded, tmp_path):
     release = dp.Release({"w": [0.5]}, spent=dp.Privacy(3.0, 1e-6), schema=schema, **functions)
     found = [
         dp.evaluate(learner, release, data, dp.Privacy(1.0), budget=budgets[0]),
-        dp.cluster(dp.Record(x=dp.Ball(1)), {"x": X}, PRIVACY, group=None, budget=budgets[1]),
+        dp.cluster(LINE, {"x": X}, PRIVACY, group=None, budget=budgets[1]),
         dp.intervals(learner, release, data, dp.Privacy(3.0, 1e-6), budget=budgets[2]),
     ]
     for one, budget in zip(found, budgets, strict=True):
@@ -235,8 +237,7 @@ def test_partitions_are_asked_what_their_features_cost(kind, seeded):
     _, schema = seeded
     parts = PARTS[kind](dask, schema.encode({"age": np.arange(20.0)}, labelled=False)[0])
     budget = dp.Budget(dp.Privacy(2.0, 1e-4))  # enough for the clusters
-    with pytest.raises(dp.BudgetExceeded, match=schema.learnt.entry):
-        dp.cluster(dp.Record(x=dp.Ball(1)), parts, dp.Privacy(1.0), group=None, budget=budget)
+    refused(dp.BudgetExceeded, schema.learnt.entry, dp.cluster, LINE, parts, dp.Privacy(1), group=None, budget=budget)
 
 
 def test_fits_and_evaluations_of_functions_are_charged_for_the_schema(seeded):
@@ -260,9 +261,8 @@ def test_partitions_of_dask_that_say_too_late_what_they_cost_are_refused(seeded)
     _, schema = seeded
     x = schema.encode({"age": np.arange(20.0)}, labelled=False)[0]
     known, late = ({"x": da.from_delayed(dask.delayed(x), x.shape, float, meta)} for meta in (x[:0], None))
-    assert "learn the schema" in dp.cluster(dp.Record(x=dp.Ball(1)), known, dp.Privacy(1.0), group=None).status
-    with pytest.raises(dp.errors.DomainError, match="Dask does not show"):
-        dp.cluster(dp.Record(x=dp.Ball(1)), late, dp.Privacy(1.0), group=None)
+    assert "learn the schema" in dp.cluster(LINE, known, dp.Privacy(1.0), group=None).status
+    refused(dp.DomainError, "Dask does not show", dp.cluster, LINE, late, dp.Privacy(1), group=None)
 
 
 SOME, SEARCH = ColumnTransformer, partial(GridSearchCV, param_grid={"seed": [1]}, cv=2, error_score="raise")
@@ -280,11 +280,10 @@ PIPELINES = {
 def test_pipelines_pay_for_every_schema_in_them(kind, seeded):
     pandas = pytest.importorskip("pandas")
     table, schema = seeded
-    table = pandas.DataFrame(table)[:50]
+    table, entry = pandas.DataFrame(table)[:50], schema.learnt.entry
     budget = dp.Budget(dp.Privacy(2.0, 1e-4))  # enough for the fits
     fit = dp.Ridge(epsilon=0.5, delta=1e-6, bounds=(-9, 9), clip=True, budget=budget)
-    with pytest.raises(dp.BudgetExceeded, match=schema.learnt.entry):
-        PIPELINES[kind](dp.SchemaEncoder(schema), fit).fit(table, table["cost"])
+    refused(dp.BudgetExceeded, entry, PIPELINES[kind](dp.SchemaEncoder(schema), fit).fit, table, table["cost"])
     theirs = replace(schema, learnt=None, privacy_unit="who")
     with pytest.raises(dp.TemplateError, match="identifies people"):
         PIPELINES[kind](dp.SchemaEncoder(theirs), fit).fit(table, table["cost"])

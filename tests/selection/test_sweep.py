@@ -62,8 +62,7 @@ def test_no_two_fits_share_noise_few_are_begun_ahead_and_one_that_fails_ends_the
     assert len(set(bits(found))) == len(found) == 9
     assert all(release.spent == PROMISES[0] for release in found)
     assert len(budget.entries) == 9
-    with pytest.raises(dp.TemplateError, match="workers must be a positive integer"):
-        dp.sweep(learner(), DATA, PROMISES[0], workers="two")
+    refused(dp.TemplateError, "workers must be a positive", dp.sweep, learner(), DATA, PROMISES[0], workers="two")
 
 
 def test_a_total_is_for_the_records_that_it_was_proved_for():
