@@ -13,7 +13,7 @@ from dpconvex.data.domains import Box
 from dpconvex.data.validation import check_column
 from dpconvex.errors import DomainError, warn
 from dpconvex.estimators.options import scored
-from dpconvex.estimators.regressors import PrivateRegressor, needs_bound, usual_bound
+from dpconvex.estimators.regressors import PrivateRegressor, needs_bound
 from dpconvex.estimators.tables import lazily, plain
 from dpconvex.fitting.problem_files import LARGEST
 from dpconvex.fitting.solve import solve
@@ -84,7 +84,8 @@ class LogLinkRegressor(PrivateRegressor):
         self._check_options()
         ridge = self.alpha * self._unit() ** (self._power - 2) if self.regularization is None else self.regularization
         found = {"regularization": ridge, "target": LARGEST, "scaled": True, "exposure": float(self.exposure > 0)}
-        return super()._declared(features) | found | {"bound": usual_bound(self)}
+        known = super()._declared(features)  # checks the radius
+        return known | found | {"bound": 1.0 / self.radius if needs_bound(self) else self.bound}
 
     def _more(self, found: Mapping[str, Any], x: Any) -> dict[str, Any]:
         """Return the declared columns: exposures in units of their bound, and weights."""

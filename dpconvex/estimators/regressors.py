@@ -132,11 +132,6 @@ def needs_bound(estimator: Any) -> bool:
     return estimator.bound is None and not takes_steps(estimator)
 
 
-def usual_bound(estimator: Any) -> float | None:
-    """Return the bound on the norm of the coefficients: by default none, or one that bounds scores without an intercept by 1."""
-    return 1.0 / float(estimator.radius) if needs_bound(estimator) else estimator.bound
-
-
 def takes_steps(estimator: Any) -> bool:
     """Return whether the fit takes adaptive steps, by name or by default."""
     return (bool(estimator.delta) and estimator.mechanism is None) or isinstance(estimator.mechanism, AdaptiveSteps)
@@ -156,7 +151,7 @@ class Ridge(PrivateRegressor, problem="ridge_regression"):
     ----------
     bound : float or None
         Bound on the norm of the coefficients, for a target between -1 and 1. None means no bound with adaptive steps, the default
-        mechanism with a delta, and without a delta or a mechanism; otherwise 1 / `radius`.
+        mechanism with a delta, and without a delta or a mechanism; otherwise 1.
     """
 
     bound: float | None = None
@@ -169,8 +164,8 @@ class Ridge(PrivateRegressor, problem="ridge_regression"):
         squares = (takes_steps(self) and features < MANY) or isinstance(self.mechanism, SufficientStatistics)
         capped = CAPPED if self.fit_intercept and not squares else 0.0
         ranged = not self.delta and self.mechanism is None and self.regularization != 0
-        known = super()._declared(features)
-        return known | {"capped": capped, "bound": self.bound if ranged else usual_bound(self)}
+        bound = 1.0 if needs_bound(self) and not ranged else self.bound
+        return super()._declared(features) | {"capped": capped, "bound": bound}
 
 
 class HuberRegressor(PrivateRegressor, problem="huber_regression"):
