@@ -7,7 +7,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from learners_of_tests import ridge
-from refused import warnings_of
+from refused import refused, warnings_of
 from scipy import stats
 
 import dpconvex as dp
@@ -97,8 +97,7 @@ def test_under_add_remove_the_number_of_records_is_not_public():
     promise, template = dp.Privacy(2.0, adjacency="add-remove"), learner("logistic_regression")
     certificates = {str(dp.solve(template, records(n), promise, size=100).certificate) for n in (50, 100, 150)}
     assert len(certificates) == 1  # the number of records changes nothing but the answer
-    with pytest.raises(dp.TemplateError, match="size must be a positive integer"):
-        dp.solve(template, records(), promise, size=0)
+    refused(dp.TemplateError, "size must be a positive integer", dp.solve, template, records(), promise, size=0)
 
 
 class Watched:

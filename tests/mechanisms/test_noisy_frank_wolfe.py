@@ -115,12 +115,9 @@ def test_exact_laws_of_choices_keep_their_level(features, vertices, people, adja
         rng = np.random.default_rng(seed)
         x, y = rng.choice([-1.0, 1.0], (30, features)), rng.integers(0, 2, 30)
         own = rng.choice([-1.0, 1.0], (1, features))
-        sides = [(own, 1)] + [(-own, 1)] * (adjacency == "replace-one")
-        data = [
-            Batch({"x": np.r_[x, np.repeat(rows, privacy.most, axis=0)]}, np.r_[y, np.full(privacy.most, label)])
-            for rows, label in sides
-        ]
-        data += [Batch({"x": x}, y)] * (adjacency == "add-remove")
+        sides = [np.repeat(rows, privacy.most, axis=0) for rows in (own, -own)]
+        data = [Batch({"x": np.r_[x, rows]}, np.r_[y, np.ones(privacy.most, int)]) for rows in sides]
+        data[1] = Batch({"x": x}, y) if adjacency == "add-remove" else data[1]
         one, two = (law(form, batch, privacy, features, vertices) for batch in data)
         for p, q in ((one, two), (two, one)):
             for epsilon in EPSILONS:

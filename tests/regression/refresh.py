@@ -36,7 +36,6 @@ CALIBRATED = {
     *("added", "strong_convexity", "jacobian_epsilon", "noise_epsilon", "noise_scale", "expected_noise", "tolerance"),
     *("predicted_risk", "smoothing", "derivation_logarithms", "cover_distance", "cover_size", "cover_noise_cap"),
 }
-# A place, and what was and is there, None for nothing.
 
 
 def allowed(name, old, around):

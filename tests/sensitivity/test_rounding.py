@@ -108,10 +108,6 @@ def logarithm(m):
     return (-mpmath.log(m), -1 / m, 1 / m**2) if m > 0 else None
 
 
-def inverse(m):
-    return (1 / m, -1 / m**2, 2 / m**3) if m > 0 else None
-
-
 def length(m, k):
     whole = mpmath.hypot(m, k)
     return whole, m / whole, k**2 / whole**3
@@ -137,7 +133,7 @@ def outer_of(draw, typical):
         (lambda m: -cp.log(m + k), lambda m: logarithm(m + K)),
         (lambda m: cp.norm(cp.hstack([m, k])), lambda m: length(m, K)),
         (lambda m: cp.power(m, 4), lambda m: (m**4, 4 * m**3, 12 * m**2)),
-        (lambda m: cp.inv_pos(m + k), lambda m: inverse(m + K)),
+        (lambda m: cp.inv_pos(m + k), lambda m: (1 / (m + K), -1 / (m + K) ** 2, 2 / (m + K) ** 3) if m > -K else None),
         (lambda m: cp.square(m) / k, lambda m: (m * m / K, 2 * m / K, 2 / K)),
         (lambda m: cp.log_sum_exp(cp.hstack([m, k])), lambda m: (K + softplus(m - K)[0], *softplus(m - K)[1:])),
         (cp.abs, lambda m: (abs(m), mpmath.sign(m), None)),
