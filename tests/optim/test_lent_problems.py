@@ -1,7 +1,7 @@
 """A backend from elsewhere can do what it likes to the problem that it is given: what is certified does not change."""
 
+from collections import namedtuple
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import cvxpy as cp
 import numpy as np
@@ -16,9 +16,7 @@ GAMMA = dp.ObjectivePerturbation("gamma")
 LEARNER = dp.load("logistic_regression", features=3, regularization=0.1)
 
 
-class Solution(NamedTuple):
-    theta: object
-    distance_bound: float
+Solution = namedtuple("Solution", "theta distance_bound")
 
 
 def answering(answer):

@@ -4,7 +4,7 @@ They rest on the atoms' values and slopes, which are tested against CVXPY and au
 calculus.  At a kink they are slopes of both sides, mixed, and no Hessians.
 """
 
-from dataclasses import dataclass
+from collections import namedtuple
 
 import numpy as np
 
@@ -15,16 +15,8 @@ from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 
-Array = np.ndarray
-
-
-@dataclass
-class Jet:
-    """An expression at every pair of a point (first axis) and a record (second); entries in column order."""
-
-    value: Array
-    gradient: Array
-    hessian: Array
+# An expression at every pair of a point (first axis) and a record (second); entries in column order
+Jet = namedtuple("Jet", "value gradient hessian")
 
 
 class Jets:
@@ -77,43 +69,28 @@ def analyse(loss, constraints=(), regularizer=0.0, **fields):
     return Analysis(form_of(loss, constraints, regularizer, **fields))
 
 
-def observe(analysis, fields, points):
-    """Return the largest constants seen at all pairs of records and points of the first loss, by name."""
-    form = analysis.form
+def compare(analysis, fields, points, tightness=0.5):
+    """Assert that no constant of the first loss is seen above its certificate, nor below a part of it; return the ratios.
+
+    Constants are seen at all pairs of records and points; log det with mu = 1.
+    """
+    form, (loss,), ratios = analysis.form, analysis.losses, {}
     assert all(np.allclose(form.feasible.project(point), point, atol=1e-9) for point in points)
     jet = Jets(form, fields, points).of(form.template.losses[0])
-    gradient, hessian = jet.gradient[:, :, 0], jet.hessian[:, :, 0]
-    spectrum = np.linalg.eigvalsh(hessian)
+    gradient, spectrum = jet.gradient[:, :, 0], np.linalg.eigvalsh(jet.hessian[:, :, 0])
     apart = np.linalg.norm(gradient[:, :, None] - gradient[:, None, :], axis=-1)
-    return {
-        "gradient": float(np.linalg.norm(gradient, axis=-1).max()),
-        "replacement": float(apart.max()),
-        "eigenvalue": float(spectrum.max()),
-        "trace": float(spectrum.sum(axis=-1).max()),
-        "log det": float(np.log1p(np.maximum(spectrum, 0.0)).sum(axis=-1).max()),
-        "least value": float(jet.value.min()),
-        "largest value": float(jet.value.max()),
-    }
-
-
-def certified(analysis):
-    """Return what was proved of the first loss, by the names of `observe`; log det with mu = 1."""
-    (loss,) = analysis.losses
-    found = {"gradient": loss.gradient_bound, "replacement": analysis.replacement_bound}
+    known = {"gradient": (np.linalg.norm(gradient, axis=-1), loss.gradient_bound)}
+    known["replacement"] = apart, analysis.replacement_bound
     if analysis.kink is None:
-        curvature = loss.curvature
-        found |= {"eigenvalue": curvature.eigenvalue, "trace": curvature.trace, "log det": curvature.log_det(1.0)}
-    return found
-
-
-def compare(analysis, fields, points, tightness=0.5):
-    """Assert that no observed constant exceeds its certificate, nor is less than a part of it; return the ratios."""
-    seen, value, ratios = observe(analysis, fields, points), analysis.losses[0].scalar.value, {}
-    slack = 1e-9 * (1 + abs(seen["least value"]) + abs(seen["largest value"]))
-    assert value.low - slack <= seen["least value"] <= seen["largest value"] <= value.high + slack
-    for name, bound in certified(analysis).items():
-        assert seen[name] <= bound * (1 + 1e-9), f"{name}: {seen[name]} observed, {bound} certified"
-        ratios[name] = seen[name] / bound if bound else 1.0
-        least = tightness.get(name, 0.5) if isinstance(tightness, dict) else tightness
-        assert ratios[name] >= least, f"{name}: {seen[name]} observed, {bound} certified"
+        curvature, logs = loss.curvature, np.log1p(np.maximum(spectrum, 0.0)).sum(axis=-1)
+        known |= {"eigenvalue": (spectrum, curvature.eigenvalue), "log det": (logs, curvature.log_det(1.0))}
+        known["trace"] = spectrum.sum(axis=-1), curvature.trace
+    value, least, largest = loss.scalar.value, jet.value.min(), jet.value.max()
+    slack = 1e-9 * (1 + abs(least) + abs(largest))
+    assert value.low - slack <= least <= largest <= value.high + slack
+    for name, (seen, bound) in known.items():
+        said = f"{name}: {seen.max()} observed, {bound} certified"
+        assert seen.max() <= bound * (1 + 1e-9), said
+        ratios[name] = seen.max() / bound if bound else 1.0
+        assert ratios[name] >= (tightness.get(name, 0.5) if isinstance(tightness, dict) else tightness), said
     return ratios
