@@ -46,7 +46,6 @@ class Case:
         return f"{self.atom.name}-{'-'.join(map(str, self.shapes))}-{options}".replace(" ", "")
 
     def leaves(self, kind="variable"):
-        """Return leaves of the shapes: variables, or fields."""
         if kind == "field":
             return [Field.of(shape, f"x{k}", "cases") for k, shape in enumerate(self.shapes)]
         return [Variable.of(shape, f"v{k}", 10**9 + k) for k, shape in enumerate(self.shapes)]
@@ -99,7 +98,6 @@ def option_values(name, shapes):
 
 
 def cases_of(atom):
-    """Yield what fits an atom."""
     parameters = list(inspect.signature(atom.value).parameters.values())[2:]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     arities = [1, 2, 3] if variadic else [len(parameters)]

@@ -39,7 +39,6 @@ def test_people_with_several_records_are_protected_together():
 
 
 def choice():
-    """Return choices among three alternatives, which share slopes."""
     w = cp.Variable(3, name="w")
     x = dp.Ball(9).project(rng.normal(size=(SIZE, 9)) / 3)
     y = np.argmax(8 * x.reshape(-1, 3, 3) @ np.array([1.0, -1.0, 0.5]) + rng.gumbel(size=(SIZE, 3)), axis=1)
@@ -52,7 +51,6 @@ def choice():
 
 
 def match(shared):
-    """Return matches of two fields, which share slopes or have their own."""
     v = cp.Variable(4, name="v")
     w, other = v if shared else cp.Variable(4, name="w"), X[rng.permutation(SIZE)]
     y = np.where(6 * (X - other) @ SLOPES + rng.logistic(size=SIZE) > 0, 1, -1)
@@ -67,7 +65,6 @@ def grades():
 
 
 def product():
-    """Return squares of a score that is quadratic in the record."""
     q = cp.Variable((4, 4), name="q", symmetric=True)
     y = np.clip(2 * X[:, 0] * X[:, 1] - X[:, 2] ** 2 + 0.1 * rng.normal(size=SIZE), -4, 4)
     record = dp.Record(x=dp.Ball(4), y=dp.Box(-4, 4))
@@ -75,7 +72,6 @@ def product():
 
 
 def centre():
-    """Return the distance from a point, which is no function of scores."""
     m = cp.Variable(4, name="m")
     place = dp.Ball(4).project(X / 4 + np.array([0.5, -0.3, 0.2, 0.4]))
     return dp.Template(dp.Record(x=dp.Ball(4)), lambda x: cp.norm(cp.hstack([0.1, x - m]))), {"x": place}

@@ -21,7 +21,6 @@ LEVELS = np.array([0.1, 0.5, 0.9])
 
 
 def solved(loss, fields, ends, parameters, unit, constraints=(), **data):
-    """Fit a loss of y between two ends in some unit, and return the answer."""
     template = dp.Template(dp.Record(**fields, y=dp.Box(*ends)), lambda **r: loss(**r, unit=unit), 0.0, constraints)
     found = dp.solve(template, data, PRIVACY, STEPS, seed=3)
     return [np.asarray(found[name]) for name in parameters]

@@ -11,7 +11,6 @@ from refused import refused
 from scipy.stats import norm
 
 import dpconvex as dp
-from dpconvex.errors import BudgetExceeded, DPConvexError, NotPrivate, TemplateError
 
 SCHEMA = json.loads((files("dpconvex.checker") / "certificate.schema.json").read_text("utf-8"))
 PURE, BOTH, ADDED = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6), dp.Privacy(1.0, 1e-6, "add-remove")
@@ -67,7 +66,7 @@ def test_a_certificate_comes_back_from_json_and_fits_the_schema(certificates, na
 def test_a_certificate_that_was_changed_is_refused(certificates, change, said, tmp_path, capsys):
     whole = json.loads(certificates["Gamma noise"].to_json())
     change(whole)
-    refused(DPConvexError, said, dp.Certificate.from_json, json.dumps(whole))
+    refused(dp.DPConvexError, said, dp.Certificate.from_json, json.dumps(whole))
     path = tmp_path / "certificate.json"
     path.write_text(json.dumps(whole), encoding="utf-8")
     if "event" not in whole["certificate"] or whole["certificate"]["event"]["kind"] == "composition":
@@ -75,7 +74,7 @@ def test_a_certificate_that_was_changed_is_refused(certificates, change, said, t
 
 
 def test_a_certificate_without_a_proof_is_no_data_for_others(certificates):
-    refused(DPConvexError, "to_json: its proof was left out", dp.verify(LOGISTIC, PURE, 3000, proof=False).to_json)
+    refused(dp.DPConvexError, "to_json: its proof was left out", dp.verify(LOGISTIC, PURE, 3000, proof=False).to_json)
 
 
 # What dp-accounting's total may be of ours: its Laplace noise stands for what is only known to be pure, and its Gaussian noise
@@ -103,7 +102,7 @@ def test_an_event_costs_in_dp_accounting_what_it_costs_here(certificates, name, 
 
 def test_what_no_event_expresses_is_asked_for(certificates):
     da = pytest.importorskip("dp_accounting")
-    with pytest.raises(NotPrivate, match=r"has a delta = 9.9e-07, which no DpEvent can express"):
+    with pytest.raises(dp.NotPrivate, match=r"has a delta = 9.9e-07, which no DpEvent can express"):
         dp.interop.dp_event(certificates["Poisson samples"])
     assert isinstance(dp.interop.dp_event(certificates["Poisson samples"], 1e-6), da.ComposedDpEvent)
 
@@ -141,7 +140,7 @@ def test_people_of_a_ledger_have_so_many_records():
     budget = ledger(dp.Privacy(20.0, 1e-3, "add-remove", unit="patient", most=3))
     dp.interop.charge(budget, da.GaussianDpEvent(4.0), "theirs", 1e-6)
     assert budget.entries[0].event.mu == 3 * math.nextafter(0.25, 1)
-    with pytest.raises(TemplateError, match="does not limit a patient to 3"):
+    with pytest.raises(dp.TemplateError, match="does not limit a patient to 3"):
         dp.interop.charge(ledger(dp.Privacy(1.0, unit="patient", most=3, keep="first")), da.LaplaceDpEvent(4.0), "a")
 
 
@@ -173,7 +172,7 @@ def test_people_of_a_ledger_have_so_many_records():
 def test_what_is_no_spend_is_refused_and_nothing_is_entered(spend, options, said):
     da, budget = pytest.importorskip("dp_accounting"), ledger()
     dp.interop.charge(budget, da.LaplaceDpEvent(2.0), "before")
-    refused((DPConvexError, ValueError), said, dp.interop.charge, budget, spend(da), "theirs", **options)
+    refused((dp.DPConvexError, ValueError), said, dp.interop.charge, budget, spend(da), "theirs", **options)
     assert [entry.label for entry in budget.entries] == ["before"]
     assert budget.spent.epsilon == pytest.approx(0.5)
 
@@ -201,7 +200,7 @@ def test_a_measurement_fits_and_its_map_is_the_certificates(odp, privacy):
 
 
 def test_a_measurement_asks_for_trust_and_for_records(odp):
-    with pytest.raises(NotPrivate, match="protects single records"):
+    with pytest.raises(dp.NotPrivate, match="protects single records"):
         dp.interop.opendp(LOGISTIC, dp.Privacy(1.0, 1e-6, unit="patient", most=3), 400)
     refused(TypeError, "budget", dp.interop.opendp, LOGISTIC, PURE, 400, budget=ledger())
     odp.disable_features("honest-but-curious")
@@ -219,7 +218,7 @@ def test_opendp_s_own_measurements_are_entered(odp):
         assert (pure, both.delta) == (dp.Privacy(laplace.map(distance), 0.0, adjacency), 1e-6)
         mu, e = distance / 4, both.epsilon
         assert norm.sf(e / mu - mu / 2) - math.exp(e) * norm.sf(e / mu + mu / 2) <= 1e-6  # its exact delta
-        with pytest.raises(BudgetExceeded):
+        with pytest.raises(dp.BudgetExceeded):
             dp.interop.charge(budget, total >> odp.m.then_laplace(0.1), "too much")
         assert len(budget.entries) == 2
     sums = (odp.atom_domain(T=float, nan=False), odp.absolute_distance(T=float)) >> odp.m.then_laplace(4.0)
@@ -232,14 +231,14 @@ def test_opendp_s_own_measurements_are_entered(odp):
         (gaussian, "pass delta="),
         (pair, "is not supported", 1e-6),
     ):
-        refused(TemplateError, said, dp.interop.charge, ledger(), wrong, "wrong", *delta)
+        refused(dp.TemplateError, said, dp.interop.charge, ledger(), wrong, "wrong", *delta)
 
 
 def test_a_measurement_on_data_of_one_size_is_no_spend_where_records_come_and_go(odp):
     domain = odp.vector_domain(odp.atom_domain(bounds=(0.0, 1.0), nan=False), size=100)
     mean = (domain, odp.symmetric_distance()) >> odp.t.then_sum() >> odp.m.then_laplace(0.1)
     assert mean.map(1) < 1e-9 < 9 < mean.map(2)
-    with pytest.raises(TemplateError, match="data of a fixed size"):
+    with pytest.raises(dp.TemplateError, match="data of a fixed size"):
         dp.interop.charge(dp.Budget(dp.Privacy(1.0, adjacency="add-remove")), mean, "sum")
     replaced = dp.Budget(dp.Privacy(20.0))
     dp.interop.charge(replaced, mean, "sum")

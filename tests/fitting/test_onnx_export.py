@@ -29,7 +29,6 @@ def near(one, two):
 
 
 def is_same(found, model, rows, labelled):
-    """Compare all outputs with a release, or an estimator."""
     if not labelled:
         near(found["prediction"], model.predict(rows))
         assert set(found) == {"prediction"}

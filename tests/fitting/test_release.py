@@ -293,7 +293,6 @@ def edits(value):
 
 @cache
 def made(kind):
-    """Return the bytes of a file, and what loads, prints and uses one."""
     if kind == "statistics":
         ridge = dp.load("ridge_regression", features=2)
         found = dp.statistics(ridge, {"x": X.copy(), "y": X[:, 0]}, dp.Privacy(5.0, 1e-6))

@@ -25,7 +25,6 @@ def certificate():
 
 
 def copies():
-    """Yield certificates of all kinds of events."""
     logistic, ridge = dp.load("logistic_regression", features=2), dp.load("ridge_regression", features=2)
     mixture = dp.load("large_margin_gaussian_mixture", features=1, components=2)
     people, softmax = {"unit": "patient", "most": 3}, dp.load("softmax_regression", features=2, classes=3)

@@ -88,7 +88,6 @@ def test_what_errors_of_the_draw_do_to_the_noise(rows, columns):
 
 
 def root(row):
-    """Return (I + r'r)^(1/2), from eigenvectors."""
     value, vector = np.linalg.eigh(np.eye(len(row)) + np.outer(row, row))
     return np.asarray((vector * np.sqrt(value)) @ vector.T)
 

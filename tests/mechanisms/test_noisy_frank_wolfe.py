@@ -92,7 +92,6 @@ class Scripted(QueryNoise):
 
 
 def law(form, batch, privacy, count, vertices, level=0.8):
-    """Return the exact probability of each sequence of choices."""
     scores, found = linear_scores(form), []
     for script in itertools.product(*(range(count - k) for k in range(vertices))):
         noise = Scripted(1.0, None)

@@ -24,7 +24,6 @@ def answering(answer):
 
 
 def meddling(change):
-    """Change the problem, and then solve what it has become."""
 
     def answer(problem):
         change(problem)

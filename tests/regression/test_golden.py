@@ -12,7 +12,6 @@ from learners_of_tests import calls_of
 from refresh import CALIBRATED, CERTIFICATES, compare, load, told
 
 import dpconvex as dp
-from dpconvex.errors import DomainError
 from dpconvex.optim import certify
 from dpconvex.sets import certified_minimum
 
@@ -49,7 +48,7 @@ def test_fits_are_where_they_were(case):
     golden = load(case.golden)[case.name]
     try:
         case_now = Measured(case, case.data())
-    except DomainError as error:
+    except dp.DomainError as error:
         pytest.skip(str(error))
     change = told(golden["minimum"], case_now.minimum())
     assert not change, change + REMEDY

@@ -80,11 +80,9 @@ class Grower:
     # Affine leaves
 
     def extent(self, name):
-        """Bound on the norm of a field."""
         return float(self.fields[name].norm_bound)
 
     def leaf(self, fields):
-        """Return a scalar that is affine in the variables."""
         total = self.term(fields)
         for _ in range(self.pick([0, 1, 1, 2])):
             total += self.term(fields).times(self.pick([1.0, -1.0, 0.5, -2.0]))

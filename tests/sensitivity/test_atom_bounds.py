@@ -9,8 +9,6 @@ from derivatives import analyse, compare
 from refused import refused
 
 import dpconvex as dp
-from dpconvex.data.domains import Ball, Box
-from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.expressions import atom as atom_module
 from dpconvex.expressions.abstract_values import AbstractValue, GradientSet, HessianTerm
 from dpconvex.expressions.atom import AtomDefinition
@@ -74,7 +72,7 @@ def test_atoms_of_a_number_are_sound_and_tight(name):
     """Observed constants are at least half of the certified ones: of G, G_adj, the Hessian's eigenvalue, trace, log det."""
     atom, (centre, points, bounded) = OF_NUMBERS[name]
     constraints = [v >= points.min(), v <= points.max()] if bounded else []
-    analysis = analyse(lambda s: atom(centre + v * s), constraints, s=Box(-1.0, 1.0))
+    analysis = analyse(lambda s: atom(centre + v * s), constraints, s=dp.Box(-1.0, 1.0))
     ratios = compare(analysis, SCALES, points, 0.49)
     kinked = name.startswith(("pos", "maximum", "minus a minimum", "abs")) and points is not POSITIVE[1]
     assert (analysis.kink is not None) == kinked
@@ -136,7 +134,7 @@ LEAST = dict.fromkeys(("gradient", "eigenvalue", "trace", "log det"), 0.3) | {"r
 @pytest.mark.parametrize("name", OF_ENTRIES)
 def test_atoms_of_entries_are_sound_and_tight(name):
     loss, constraints, points = OF_ENTRIES[name]
-    analysis, loose = analyse(loss, constraints, x=Ball(2)), name.startswith("loose")
+    analysis, loose = analyse(loss, constraints, x=dp.Ball(2)), name.startswith("loose")
     ratios = compare(analysis, RECORDS, points[:, : analysis.form.space.dim], LEAST if loose else TIGHTNESS)
     assert (analysis.kink is None) == ("trace" in ratios)
 
@@ -153,7 +151,7 @@ def test_a_kink_inside_stays_unless_its_outer_function_is_flat_there():
         (True, lambda x: cp.huber(cp.maximum(cp.pos(w @ x), 0.5), 1.0)),
         (True, lambda x: cp.exp(-w[0]) + cp.power(cp.pos(w @ x) + 1, 1.5)),
     ]:
-        assert (analyse(loss, BALL, x=Ball(2)).kink is not None) == kinked
+        assert (analyse(loss, BALL, x=dp.Ball(2)).kink is not None) == kinked
 
 
 def test_a_curved_term_goes_only_through_functions_that_are_monotone_on_its_range():
@@ -161,8 +159,8 @@ def test_a_curved_term_goes_only_through_functions_that_are_monotone_on_its_rang
     row = GradientSet(np.ones((1, 1)))
     outer, squares = huber(Variable.of((), "v", 1)), sum_squares(Variable.of((2,), "v", 1))
     curved = AbstractValue(Interval(-1.0, 1.0), (row,), (HessianTerm((row,), 1.0),))
-    refused(MissingRule, "not monotone on its range", outer.atom.bounds, outer, [[curved]])
-    with pytest.raises(MissingRule, match="curved term that can change its sign"):
+    refused(dp.MissingRule, "not monotone on its range", outer.atom.bounds, outer, [[curved]])
+    with pytest.raises(dp.MissingRule, match="curved term that can change its sign"):
         squares.atom.bounds(squares, [[curved, curved], [AbstractValue(Interval(1.0, 1.0))]])
     (found,) = outer.atom.bounds(outer, [[replace(curved, value=Interval(0.0, 1.0))]])
     assert len(found.pieces) == 2
@@ -191,14 +189,14 @@ def test_a_rule_may_trust_the_domain_of_its_atom(monkeypatch):
         bounds=rule,
     )
     monkeypatch.setitem(READERS, "elementwise.xexp.xexp", lambda node, args: xexp(*args))
-    assert analyse(lambda x: cp.xexp(w @ x + 2), BALL, x=Ball(2)).gradient_bound > 0
-    assert analyse(lambda x: cp.xexp(cp.norm(w - x)), BALL, x=Ball(2)).gradient_bound > 0
+    assert analyse(lambda x: cp.xexp(w @ x + 2), BALL, x=dp.Ball(2)).gradient_bound > 0
+    assert analyse(lambda x: cp.xexp(cp.norm(w - x)), BALL, x=dp.Ball(2)).gradient_bound > 0
     for outside in (lambda x: cp.xexp(w @ x - 4), lambda x: v * cp.xexp(x[0])):
-        refused(NotPrivate, "xexp needs an argument that is not negative", analyse, outside, BALL, x=Ball(2))
+        refused(dp.NotPrivate, "xexp needs an argument that is not negative", analyse, outside, BALL, x=dp.Ball(2))
 
 
 def test_a_bound_near_zero_is_not_trusted_beyond_its_rounding():
     """1000 - v s with v up to 1000 - 1e-12: the least value is a difference of large numbers, and 1/it would be noise."""
     for loss in (lambda s: -cp.log(1000 - v * s), lambda s: cp.inv_pos(1000 - v * s)):
-        refused(NotPrivate, "zero", analyse, loss, [v >= 0, v <= 1000 - 1e-12], s=Box(-1.0, 1.0))
-        assert analyse(loss, [v >= 0, v <= 999], s=Box(-1.0, 1.0)).gradient_bound == pytest.approx(1.0)
+        refused(dp.NotPrivate, "zero", analyse, loss, [v >= 0, v <= 1000 - 1e-12], s=dp.Box(-1.0, 1.0))
+        assert analyse(loss, [v >= 0, v <= 999], s=dp.Box(-1.0, 1.0)).gradient_bound == pytest.approx(1.0)

@@ -63,7 +63,6 @@ def test_sums_of_losses_are_recovered_from_sums_of_moments(seed):
 
 # How far records are apart.
 def bounds_of(template, weight, residuals=False):
-    """Return the moments, and the bounds for one record and for two."""
     loss = quadratic_loss(LossForm(template))
     moments = loss.moments(weight, residuals, True)
     return moments, length_bound(moments, loss.bases), difference_bound(moments, loss.bases)

@@ -17,7 +17,6 @@ from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
 from dpconvex import numerics
-from dpconvex.data.domains import Box, Choice
 from dpconvex.numerics import (
     Interval,
     float_down,
@@ -32,7 +31,7 @@ from dpconvex.sensitivity.analysis import Analysis
 
 SEEDS = st.integers(0, 2**32 - 1)
 w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
-BOX = Box([-1.0, -1.0], [0.75, 0.75])
+BOX = dp.Box([-1.0, -1.0], [0.75, 0.75])
 CORNERS = list(product((-1.0, 0.75), repeat=2))
 
 
@@ -68,7 +67,6 @@ class Leaf:
 
 
 def square(left, right=(0, 0)):
-    """Squared distance of two rows."""
     return sum((a - b) ** 2 for a, b in zip(left, right, strict=True))
 
 
@@ -84,7 +82,7 @@ def test_gradients_and_their_differences(seed):
         leaves[1] = tuple(leaf.near(1e-13 * rng.normal()) for leaf in leaves[0])
     try:
         found = analyse(
-            lambda x, y: cp.abs(leaves[y][0].expression(x)) - leaves[y][1].expression(x), x=BOX, y=Choice([0, 1])
+            lambda x, y: cp.abs(leaves[y][0].expression(x)) - leaves[y][1].expression(x), x=BOX, y=dp.Choice([0, 1])
         )
         bound, apart = found.gradient_bound, found.replacement_bound
     except dp.NotPrivate:  # nothing would be learnt, but for rounding: refused, which is safe
@@ -102,7 +100,6 @@ def test_gradients_and_their_differences(seed):
 
 
 def ranges(form):
-    """The leaves of the first loss as polynomials, each with the ends of its range."""
     known, polynomials = Analysis(form).ranges, [form.polynomial(leaf) for leaf in form.leaves[0]]
     return [(p, *known[id(p)][1]) for p in polynomials]
 
@@ -136,7 +133,7 @@ def test_nothing_leaves_its_range_wherever_the_set_lies(kind, shift, radius, see
         leaf = A @ cp.multiply(x, w - t) + u * (B @ w) - u * (B @ t) + x[:2]
         return cp.sum(cp.logistic(leaf)) + cp.logistic(x[:2] @ (P - t[0] * np.eye(2)) @ x[:2] + u)
 
-    form = form_of(loss, sets(w, P, t, radius)[kind], cp.sum_squares(w), x=dp.Ball(3), u=Box(0, 2))
+    form = form_of(loss, sets(w, P, t, radius)[kind], cp.sum_squares(w), x=dp.Ball(3), u=dp.Box(0, 2))
     for polynomial, low, high in ranges(form):
         assert np.less_equal(low, high).all()
         for _ in range(20):
@@ -178,7 +175,7 @@ def test_a_branch_of_a_maximum_is_dropped_only_if_it_never_wins(size):
         lambda x: cp.norm_inf(cp.hstack([abs(size) + x * v, size])),
         lambda x: -cp.minimum(-size - x * v, -size),
     ):
-        assert analyse(loss, [v >= -1.5, v <= 1], x=Box(0.0, 1.0)).gradient_bound >= 1.0
+        assert analyse(loss, [v >= -1.5, v <= 1], x=dp.Box(0.0, 1.0)).gradient_bound >= 1.0
 
 
 # Numbers whose squares vanish or overflow are refused, wherever they come from: bounds would be wrong, and quietly.

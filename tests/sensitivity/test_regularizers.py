@@ -7,7 +7,6 @@ from derivatives import analyse
 from scipy.integrate import quad
 
 import dpconvex as dp
-from dpconvex.data.domains import Ball
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.fitting import verify
 from dpconvex.mechanisms.rounding import has_other_terms, regularizer_curvature
@@ -24,7 +23,7 @@ MIX = np.array([[1.0, 2.0, 0.0], [0.0, 1.0, -1.0], [3.0, 0.0, 1.0], [1.0, 1.0, 1
 
 def analysis_of(regularizer, constraints=()):
     seen = regularizer.variables()
-    return analyse(lambda x: sum(cp.logistic(cp.sum(z) * x[0]) for z in seen), constraints, regularizer, x=Ball(1))
+    return analyse(lambda x: sum(cp.logistic(cp.sum(z) * x[0]) for z in seen), constraints, regularizer, x=dp.Ball(1))
 
 
 def observed(analysis, draws):

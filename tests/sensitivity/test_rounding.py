@@ -14,13 +14,11 @@ import pytest
 from derivatives import analyse, form_of
 
 import dpconvex as dp
-from dpconvex.errors import DPConvexError
 
 DIGITS = 60
 
 
 def root_below(x):
-    """Return a rational number just below a square root."""
     scale = 10 ** (2 * DIGITS + 2 * max(0, len(str(x.denominator)) - len(str(x.numerator))))
     return Fraction(isqrt(x.numerator * scale // x.denominator), isqrt(scale))
 
@@ -184,7 +182,7 @@ def compare(seed, losses=1):
             try:
                 found = analyse(lambda x: loss(leaf(x, w, float)), constraints, regularizer, x=dp.Box(low, high))  # noqa: B023
                 bent, bound = float(found.regularizer[0].toarray()[0, 0]), found.gradient_bound
-            except (DPConvexError, ValueError):
+            except (dp.DPConvexError, ValueError):
                 continue
         count += 1
         with mpmath.workdps(DIGITS):

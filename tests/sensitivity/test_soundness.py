@@ -17,7 +17,6 @@ from strategies import seeded_template
 
 import dpconvex as dp
 from dpconvex.checker import check
-from dpconvex.errors import NotPrivate
 from dpconvex.fitting.verify import analyse
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.interpreter import AbstractInterpreter
@@ -43,7 +42,6 @@ class Spy(AbstractInterpreter):
 
 
 def walked(analysis):
-    """Return every subexpression of the losses with what the calculus knows about its entries."""
     form = analysis.form
     rows = dict(zip((leaf for group in form.leaves for leaf in group), analysis.gram.rows, strict=True))
     spy = Spy(form.standard, rows, analysis.reach)
@@ -111,7 +109,6 @@ def check_ranges(expression, entries, jet):
 
 
 def check_sets(expression, entries, jet, generators, directions):
-    """Test gradients and Hessians against their sets, in some directions, record by record."""
     slopes = np.einsum("pzkd,qd->qzkp", jet.gradient, directions)
     bends = np.einsum("pzkde,qd,qe->qzkp", jet.hessian, directions, directions, optimize=True)
     images = np.einsum("zgd,qd->qzg", generators, directions)
@@ -141,7 +138,6 @@ def check_constants(analysis, jets):
 
 
 def check_curvature(analysis, hessians, together, apart):
-    """Test eigenvalue, trace and log det, and the joint bound of gradient and curvature."""
     spectra = [np.linalg.eigvalsh(hessian) for hessian in hessians]
     # The observed eigenvalues are no more exact than this.
     moduli = [max(mu, 1e-6 * analysis.hessian_bound) for mu in MODULI]
@@ -163,7 +159,6 @@ def check_curvature(analysis, hessians, together, apart):
 
 
 def log_det(spectrum, mu):
-    """Evaluate log det(I + H/mu) from the eigenvalues of H on the last axis."""
     return np.log1p(np.maximum(spectrum, 0) / mu).sum(axis=-1)
 
 
@@ -192,7 +187,7 @@ def campaign(seeds):
     for seed in seeds:
         try:
             smooth += attack(seeded_template(seed), np.random.default_rng(seed))
-        except NotPrivate:
+        except dp.NotPrivate:
             continue
         except AssertionError as error:
             raise AssertionError(f"template of seed {seed}: {error}") from error
