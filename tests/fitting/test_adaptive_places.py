@@ -90,8 +90,7 @@ def test_weights_of_a_mixture_are_learnt(low):
 def test_censored_times_are_fitted_with_their_deviation():
     """Olsen's convex form: steps begin inside of K, at a point of more digits than SciPy's functions take."""
     rng, w = np.random.default_rng(0), cp.Variable(2, name="w")
-    b, unit = cp.Variable(name="b"), cp.Variable(name="unit")
-    x = rng.uniform(-1, 1, (3000, 2))
+    b, unit, x = cp.Variable(name="b"), cp.Variable(name="unit"), rng.uniform(-1, 1, (3000, 2))
     times, ends = 4 + x[:, 0] + rng.normal(size=3000), rng.uniform(2, 8, 3000)
 
     def loss(x, y, seen):

@@ -231,8 +231,7 @@ def test_exponentials_of_few_classes_spend_little_on_their_constant():
 
 def test_cones_hold_no_steps_of_few_records():
     W, b = cp.Variable((4, 4), PSD=True, name="W"), cp.Variable(name="b")
-    rows = sum(cp.norm(W[k, :]) for k in range(4))
-    record = dp.Record(x=dp.Ball(4), y=dp.Choice([-1, 1]))
+    rows, record = sum(cp.norm(W[k, :]) for k in range(4)), dp.Record(x=dp.Ball(4), y=dp.Choice([-1, 1]))
     set_of_W = [cp.norm(cp.vec(W, order="F"), 1) <= 3]
     template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ W @ x - b)), 0.001 * rows, set_of_W)
     rng = np.random.default_rng(0)

@@ -50,8 +50,7 @@ def test_the_release_follows_the_law_of_its_certificate():
     """The noise that led to a release is the negative gradient there; its law must be what the proof assumes."""
     data, regularization = records(), 0.05
     template = learner("logistic_regression", regularization=regularization)
-    certificate, xy = dp.verify(template, PROMISE, SIZE), data["x"] * data["y"][:, None]
-    noise = []
+    certificate, xy, noise = dp.verify(template, PROMISE, SIZE), data["x"] * data["y"][:, None], []
     for seed in range(400):
         theta = dp.solve(template, data, PROMISE, seed=seed)["w"]
         noise.append(-((-1 / (1 + np.exp(xy @ theta))) @ xy + (SIZE * regularization + certificate.added) * theta))
@@ -237,8 +236,7 @@ def test_what_is_proved_once_is_nobody_elses_to_change_and_users_mechanisms_are_
 
 
 def test_data_of_a_refused_fit_were_not_fitted():
-    x, y = np.full((200, 2), 0.3), [-1, 1] * 100
-    template = dp.load("logistic_regression", features=2)
+    x, y, template = np.full((200, 2), 0.3), [-1, 1] * 100, dp.load("logistic_regression", features=2)
 
     def warned(call):
         try:

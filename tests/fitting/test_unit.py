@@ -112,12 +112,10 @@ def delta_of(certificate, first, second, pull, epsilon):
 @pytest.mark.parametrize(("keep", "most"), [(None, 2), (None, 3), ("weights", 3)])
 @pytest.mark.parametrize("noise", ["gamma", "gaussian"])
 def test_no_person_on_the_line_breaks_a_promise_whatever_the_labels(noise, keep, most, adjacency):
-    delta = 1e-3 if noise == "gaussian" else 0.0
-    mechanism = dp.ObjectivePerturbation(noise, added=4.0)
+    delta, mechanism = 1e-3 if noise == "gaussian" else 0.0, dp.ObjectivePerturbation(noise, added=4.0)
     found = dp.verify(LINE, visits(delta, adjacency, most, keep, epsilon=1.5), 20, mechanism)
     claimed, lost = left(found)
-    rng, worst = np.random.default_rng(0), 0.0
-    nobody = Person(np.zeros(0), np.zeros(0))
+    rng, worst, nobody = np.random.default_rng(0), 0.0, Person(np.zeros(0), np.zeros(0))
     for _ in range(15):
         people = []
         for count in rng.integers(1, most + 1, 2) if rng.random() < 0.5 else (most, most):

@@ -43,8 +43,7 @@ def test_the_sampler_has_its_law(rows, columns):
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 5), (2, 10), (5, 5), (9, 50)])
 def test_no_rank_one_change_moves_the_log_density_by_more_than_beta(rows, columns):
-    rng, beta = generator(2), 1.3
-    worst = 0.0
+    rng, beta, worst = generator(2), 1.3, 0.0
     for _ in range(200):
         matrix = matrix_noise(rows, columns, 1 / beta, rng) * rng.choice([0.1, 0.5, 1.0, 3.0])
         left, right = rng.standard_normal(rows), rng.standard_normal(columns)

@@ -52,8 +52,7 @@ def largest_delta(width, count, epsilon, strategy):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("width", "count"), [(0.05, 1), (0.3, 2), (1.0, 3), (3.0, 5), (0.2, 8)])
 def test_adaptive_choices_lose_no_more_than_their_level_says(width, count):
-    level, nearest = choices_level(width, count), 0.0
-    rng = np.random.default_rng(count)
+    level, nearest, rng = choices_level(width, count), 0.0, np.random.default_rng(count)
     for k in range(60):
         table = rng.uniform(0, 1, 2**count) if k else np.full(2**count, 0.5)
         number = lambda path: int("1" + "".join(map(str, path)), 2) % 2**count  # noqa: E731

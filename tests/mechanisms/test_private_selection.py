@@ -109,8 +109,7 @@ def test_the_approximate_cost_covers_everything_and_not_much_more(shape):
         places = list(range(4))
         for k, other in enumerate(order):
             places[k], places[other] = places[other], places[k]
-        first = np.array([delta, *inner, 0.0])[places]
-        second = np.array([0.0, *inner[::-1], delta])[places]
+        first, second = np.array([delta, *inner, 0.0])[places], np.array([0.0, *inner[::-1], delta])[places]
         assert excess(epsilon, first, second) <= delta + 1e-15
         worst = max(worst, excess(claimed.epsilon, best_of(first, law), best_of(second, law)))
     assert 0.5 * claimed.delta <= worst <= claimed.delta

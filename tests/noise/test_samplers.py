@@ -207,8 +207,7 @@ def test_whole_numbers_are_equally_likely(monkeypatch):
 @pytest.mark.parametrize("mistakes", [(0, 1492), (1, 1491), (4, 2, 3)])
 def test_a_choice_asks_for_the_exact_probabilities(mistakes, monkeypatch):
     """Counts that no uniform double tells apart: 2^-54 and 0 would be an infinite ratio."""
-    epsilon, fewest = 2 * 37.5 / 1491, min(mistakes)
-    asked = set()
+    epsilon, fewest, asked = 2 * 37.5 / 1491, min(mistakes), set()
     monkeypatch.setattr(private_selection, "bernoulli_exp", lambda exponent, rng: asked.add(exponent) or exponent == 0)
     for first in range(len(mistakes)):
         places = iter([first, *[0] * len(mistakes)])

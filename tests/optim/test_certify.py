@@ -218,8 +218,7 @@ def test_no_fit_fails_for_the_size_of_kinks_beside_that_of_records(case):
     loss = lambda x, y: dp.huber_hinge(1 - y * (x @ w), 0.5)  # noqa: E731
     template = dp.Template(record, loss, ridge * cp.sum_squares(w) + kinks(w), constraints(w))
     rng, n = np.random.default_rng(0), 500
-    y = rng.choice([-1, 1], size=n)
-    apart, corner = rng.normal(size=(n, 3)), np.zeros((n, 3))
+    y, apart, corner = rng.choice([-1, 1], size=n), rng.normal(size=(n, 3)), np.zeros((n, 3))
     apart *= 0.99 * radius / np.linalg.norm(apart, axis=1, keepdims=True)
     corner[:, 0] = radius
     for x in (apart, corner, 0 * corner):

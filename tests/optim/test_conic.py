@@ -35,8 +35,7 @@ def test_losses_of_declared_atoms_are_released():
 
 def test_threads_leave_the_process_as_it_was():
     """Neither the standard output nor the filters of warnings change, also while others solve."""
-    before, filters = sys.stdout, list(warnings.filters)
-    rng = np.random.default_rng(0)
+    before, filters, rng = sys.stdout, list(warnings.filters), np.random.default_rng(0)
     data = {"x": rng.normal(size=(30, 2)) / 5, "y": rng.choice([-1, 1], 30)}
     learner, kinked = dp.load("logistic_regression", features=2), dp.load("hinge_svm", features=2)
 
@@ -177,8 +176,7 @@ def test_baselines_without_a_proved_minimiser_are_found(held):
 
 
 def test_baselines_of_counts_are_least_or_refused():
-    w, b = cp.Variable(6, name="w"), cp.Variable(name="b")
-    record = dp.Record(x=dp.Ball(6), y=dp.Box(0, 20))
+    w, b, record = cp.Variable(6, name="w"), cp.Variable(name="b"), dp.Record(x=dp.Ball(6), y=dp.Box(0, 20))
     template = dp.Template(record, lambda x, y: cp.exp(x @ w + b) - y * (x @ w + b), 0.003 * cp.norm1(w))
     rng = np.random.default_rng(8000)
     x = dp.Ball(6).project(rng.normal(size=(8000, 6)) / np.sqrt(24))

@@ -85,8 +85,7 @@ def largest_bend(piece, images):
     if piece.spread == 0:
         return piece.outer * extreme**2
     values = piece.terms[0].rows @ images
-    low, high = values.min(), values.max()
-    share = np.linspace(0.0, 1.0, 401)
+    low, high, share = values.min(), values.max(), np.linspace(0.0, 1.0, 401)
     mean, square = share * low + (1 - share) * high, share * low**2 + (1 - share) * high**2
     bend = piece.spread * (square - mean**2) + piece.outer * mean**2
     # Between grid points a quadratic exceeds its largest value there by little.
@@ -168,8 +167,7 @@ def attack(template, rng):
     analysis = Analysis(form)
     seen = walked(analysis)
     jets = Jets(form, template.record.sample(RECORDS, rng).fields, draw_points(form, rng))
-    generators = generator_rows(analysis, jets)
-    directions = rng.normal(size=(DIRECTIONS, form.space.dim))
+    generators, directions = generator_rows(analysis, jets), rng.normal(size=(DIRECTIONS, form.space.dim))
     for expression, entries in seen:
         check_ranges(expression, entries, jets.of(expression))
         check_sets(expression, entries, jets.of(expression), generators, directions)
@@ -252,8 +250,7 @@ def test_a_tally_never_shortens():
     assert counts.sum() == 1000
     exact = np.sort(np.sqrt(squares[squares > 0]))
     rounded = np.repeat(lengths, counts.astype(int))
-    assert (rounded >= exact).all()
-    assert (rounded <= exact * (1 + 3e-7)).all()
+    assert ((exact <= rounded) & (rounded <= exact * (1 + 3e-7))).all()
 
 
 # Losses of one parameter, and the slope of the record that pulls most.
@@ -325,8 +322,7 @@ def longest(how, lower, upper, c, a):
 def test_bounds_are_those_of_the_map_over_the_box(seeds):
     for seed in seeds:
         lower, upper, c, a = drawn(np.random.default_rng(seed))
-        how = [*WRITTEN][seed % 3]
-        w, b = cp.Variable(2, name="w"), cp.Variable(name="b")
+        how, w, b = [*WRITTEN][seed % 3], cp.Variable(2, name="w"), cp.Variable(name="b")
         loss = lambda x, y, how=how, c=c, a=a, w=w, b=b: cp.logistic(-y * (WRITTEN[how](x, c, a) @ w + b))  # noqa: E731
         found = analyse(dp.Template(dp.Record(x=dp.Box(lower, upper), y=LABELS), loss, cp.sum_squares(w)))
         exact = longest(how, lower, upper, c, a)
@@ -355,8 +351,7 @@ def test_gradients_and_hessians_are_in_their_sets(name):
 
 
 def test_less_noise_is_needed_and_the_checker_agrees():
-    w = cp.Variable(2, name="w")
-    low, high = np.array([0.0, 100.0]), np.array([1.0, 180.0])
+    w, low, high = cp.Variable(2, name="w"), np.array([0.0, 100.0]), np.array([1.0, 180.0])
     turn = np.array([[0.6, 0.8], [-0.8, 0.6]])  # A public map that mixes the features
     scaled = lambda x: (2 * x - low - high) / (high - low)  # noqa: E731
     losses = (

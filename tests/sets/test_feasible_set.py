@@ -142,8 +142,7 @@ def test_projections(name):
                 assert violation(feasible, case, point) <= 1e-9 * max(1.0, float(np.linalg.norm(point)))
         assert np.linalg.norm(p - reference(feasible, case, x)) <= 2e-4 * size
         assert violation(feasible, case, p) <= 1e-9
-        assert (p >= feasible.lower - 1e-12).all()
-        assert (p <= feasible.upper + 1e-12).all()
+        assert ((feasible.lower - 1e-12 <= p) & (p <= feasible.upper + 1e-12)).all()
         assert np.linalg.norm(p) <= feasible.norm_bound + 1e-12
         found.append((x, p, error))
     for x, p, error in found:  # <x - p, y - p> <= 0 for all y in K, and p is known to within the error
@@ -316,8 +315,7 @@ def test_bounds_hold_wherever_a_linear_function_is_largest(name):
         cp.Problem(cp.Maximize(cp.sum(cp.multiply(slope, variable))), constraints).solve(solver="CLARABEL")
         theta = feasible.space.pack({variable.name(): variable.value})
         for below, above in ((feasible.lower, feasible.upper), (low, high)):
-            assert (theta >= below - 1e-6).all()
-            assert (theta <= above + 1e-6).all()
+            assert ((below - 1e-6 <= theta) & (theta <= above + 1e-6)).all()
         assert np.linalg.norm(theta) <= feasible.norm_bound + 1e-6
         whole = feasible.space.pack({variable.name(): slope})
         for hull in feasible.hulls:
