@@ -17,10 +17,8 @@ LEARNER = dp.load("logistic_regression", features=3)
 PROMISE = dp.Privacy(1.0)
 W = cp.Variable(3, name="w")
 KINKED = dp.Template(LEARNER.record, lambda x, y: cp.pos(1 - y * (x @ W)), 0.05 * cp.sum_squares(W), [cp.norm(W) <= 1])
-MECHANISMS = [
-    *(None, dp.NoisyGradientDescent(steps=3)),
-    *(law(noise) for law in (dp.ObjectivePerturbation, dp.OutputPerturbation) for noise in ("gamma", "gaussian")),
-]
+LAWS = (dp.ObjectivePerturbation, dp.OutputPerturbation)
+MECHANISMS = [None, dp.NoisyGradientDescent(steps=3), *(law(noise) for law in LAWS for noise in ("gamma", "gaussian"))]
 EXTREME = [(5e-324, 0.0), (1.7e308, 0.0), (1e-300, 1e-6), (1e300, 1e-6), (1.0, 5e-324), (1.0, 1e-300), (1e-99, 1e-99)]
 
 

@@ -23,7 +23,7 @@ def fresh():
     return {"x": X.copy(), "y": 2 * Y - 1}
 
 
-UNITS = cp.Variable(2, name="w")
+FAR = dp.Record(x=dp.Box([-1, 0], [1, 1e5]), y=dp.Choice([0, 1]))
 LOGISTIC, MIXTURE, LINEAR = (
     dp.load(name, features=2) for name in ("logistic_regression", "large_margin_gaussian_mixture", "linear_regression")
 )
@@ -74,13 +74,7 @@ WARNINGS = {
     "a huge epsilon": lambda: dp.sweep(LOGISTIC, fresh(), dp.Privacy(1e6)),
     "few records": lambda: dp.LogisticRegression().fit(np.full((30, 16), 0.1), [0, 1] * 15),
     "entries with units of their own": lambda: dp.solve(
-        dp.Template(
-            dp.Record(x=dp.Box([-1, 0], [1, 1e5]), y=dp.Choice([0, 1])),
-            lambda x, y: cp.logistic((1 - 2 * y) * (x @ UNITS)),
-            1e-6 * cp.sum_squares(UNITS),
-        ),
-        {"x": np.abs(X), "y": Y},
-        ONE,
+        dp.Template(FAR, lambda x, y: cp.logistic((1 - 2 * y) * (x @ W)), 1e-6 * cp.sum_squares(W)), BOTH, ONE
     ),
     "a second fit": lambda: dp.LogisticRegression().fit(X.copy(), Y).fit(X.copy(), Y),
     "the same data again": lambda: [dp.solve(LOGISTIC, data, ONE) for data in [fresh()] * 2],

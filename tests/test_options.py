@@ -22,7 +22,7 @@ W, Z = cp.Variable(2, name="w"), cp.Variable((2, 2), name="z", diag=True)
 X, Y, TIMES = np.full((40, 2), 0.1), np.arange(40) % 2, np.arange(1.0, 41)
 SEEN = np.array([(True, 1.0)] * 40, dtype="?,f8")
 WARD = dp.Categorical(["a", "b"])
-TABLE = {"ward": ["a", "b"] * 200, "cost": np.arange(400.0)}
+TABLE, MOVED = {"ward": ["a", "b"] * 200, "cost": np.arange(400.0)}, pd.Series(TIMES, index=np.arange(40) + 1)
 
 
 class SquareOfLogarithm(cp.log):
@@ -223,23 +223,13 @@ CALLS = {
         *({"classes": ("no", "maybe")}, {"monotone": [1, 0]}, {"monotone": "increasing"}, {"monotone": {"age": "up"}}),
     ),
     "counts": (
-        *(
-            counted,
-            {"exposure": 0.5},
-            {"weight": np.inf},
-            {"alpha": -1.0},
-            {"bounds": None},
-            {"bounds": (1, 60), "exposure": 3.0},
-            {"bounds": (0, np.inf)},
-        ),
+        *(counted, {"exposure": 0.5}, {"weight": np.inf}, {"alpha": -1.0}, {"bounds": None}),
+        *({"bounds": (1, 60), "exposure": 3.0}, {"bounds": (0, np.inf)}),
     ),
     "weights and exposures of counts": (
         lambda given: counted(given[0], **given[1]),
         *(({}, {"sample_weight": TIMES}), ({}, {"exposure": TIMES}), ({"exposure": -1.0}, {"exposure": TIMES})),
-        *(
-            ({"weight": 40.0}, {"sample_weight": wrong})
-            for wrong in (TIMES[:-1], np.array(["a"] * 40), X, 1.0, pd.Series(TIMES, index=np.arange(40) + 1))
-        ),
+        *(({"weight": 40.0}, {"sample_weight": wrong}) for wrong in (TIMES[:-1], np.array(["a"] * 40), X, 1.0, MOVED)),
     ),
     "powers of a Tweedie regression": (
         lambda power: dp.TweedieRegressor(power=power, delta=1e-5, bounds=(0, 60), budget=BUDGET).fit(X, TIMES),

@@ -33,8 +33,9 @@ w, v, u = cp.Variable(2, name="w"), cp.Variable((1, 2), name="v"), cp.Variable(3
 LABELS, LARGE, BITS = (BALL | {"y": dp.Choice(labels)} for labels in ((1, 3), (1e9, 1e9 + 1), (0, 1)))
 CORNER = {"x": dp.Box([-1, -0.01], [1, 0.01]), "b": dp.Box(-2, 2)}
 NEAR, BOTH = [cp.norm(w) <= 1], cp.sum_squares(w) + 2 * cp.sum_squares(v)
-logistic, sums, hinges = (
+logistic, ties, sums, hinges = (
     lambda x, more=0: cp.logistic(x @ w + more),
+    lambda x: cp.maximum(10 * x * w[0], 10) + x * w[0] / 100,
     lambda x: cp.sum(cp.logistic(x * cp.reshape(w, (2, 1), order="F") + v)),
     lambda x, b: cp.square(0.9 * cp.pos(x @ w + b + 2.21) + cp.pos(-x @ w + b + 2.21)),
 )
@@ -159,11 +160,7 @@ CASES = {
     ),
     "noise was in their span": (problem("softmax_regression", OUTPUT), setting(noise_dimension=3), "too few dimension"),
     "NaN was a modulus": (problem("logistic_regression"), modulus("nan"), "no exact number"),
-    "what ties was no branch": (
-        of(lambda x: cp.maximum(10 * x * w[0], 10) + x * w[0] / 100, BOX, UNCLIPPED, DELTA, K=NEAR),
-        times(1e-3, "gradient_bound"),
-        LONGER,
-    ),
+    "what ties was no branch": (of(ties, BOX, UNCLIPPED, DELTA, K=NEAR), times(1e-3, "gradient_bound"), LONGER),
     "gradients above the clip": (of(lambda x: x * w[0] / 2**40 + 1024 * w[1], BOX, CLIPPED, DELTA), ABOVE, "clipped"),
 }
 

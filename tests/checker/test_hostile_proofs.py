@@ -29,20 +29,15 @@ def many(*node):
 
 
 ZEROS = ("constant", [300, 300], [], {"value": [0] * 90_000})
-FIRST = ("sum", [], [7], {"groups": [[0]]})
+NULL, FIRST = ("constant", [3000], [], {"value": [0] * 3000}), ("sum", [], [7], {"groups": [[0]]})
 BIG = ("norm", [], [7], {"groups": [[0]], "p": 2})
+LIMITS = [{"kind": "inequality", "args": [k, 3]} for k in range(8, 3008)]
 HOSTILE = {
     "eigenvalues": ([number(1), matrix(0), *many("lambda_max", [], [7], {})], {}),
     "first entries": ([row(0, WIDE), ("abs", [WIDE], [6], {}), *many(*FIRST)], {}),
     "products of zeros": ([ZEROS, ("matmul", [300, 300], [6, 6], {})], {"regularizer": 4}),
-    "sums of zeros": (
-        [("constant", [3000], [], {"value": [0] * 3000}), ("add", [3000], [6] * 100_000, {})],
-        {"regularizer": 4},
-    ),
-    "constraints": (
-        [number(1), row(0, WIDE), *[BIG] * 3000],
-        {"regularizer": 4, "constraints": [{"kind": "inequality", "args": [k, 3]} for k in range(8, 3008)]},
-    ),
+    "sums of zeros": ([NULL, ("add", [3000], [6] * 100_000, {})], {"regularizer": 4}),
+    "constraints": ([number(1), row(0, WIDE), *[BIG] * 3000], {"regularizer": 4, "constraints": LIMITS}),
 }
 
 

@@ -141,27 +141,21 @@ BALL, SIGN = dp.Ball(3), dp.Choice([-1, 1])
 LOSSES = {
     "a public matrix": ({"x": BALL, "y": SIGN}, lambda x, y: cp.logistic(-y * (x @ MAP @ W)), W, []),
     "differences of entries": (
-        {"x": dp.Box(-np.ones(3), np.ones(3)), "y": SIGN},
-        lambda x, y: cp.logistic(-y * ((x[0] - x[1]) * W[0] + (x[1] - x[2] / 3) * W[1])),
-        W,
-        [],
+        {"x": dp.Box([-1] * 3, [1] * 3), "y": SIGN},
+        *(lambda x, y: cp.logistic(-y * ((x[0] - x[1]) * W[0] + (x[1] - x[2] / 3) * W[1])), W, []),
     ),
     "a box about another point": (
-        {"x": dp.Box(np.array([18.0, 0.0]), np.array([90.0, 200.0])), "y": dp.Box(0, 300)},
-        lambda x, y: cp.huber(((x - np.array([50, 90])) / np.array([20, 40])) @ W - (y - 150) / 100, 0.5),
-        W,
-        [],
+        {"x": dp.Box([18.0, 0.0], [90.0, 200.0]), "y": dp.Box(0, 300)},
+        *(lambda x, y: cp.huber(((x - np.array([50, 90])) / np.array([20, 40])) @ W - (y - 150) / 100, 0.5), W, []),
     ),
     "a mean": ({"x": dp.Ball(2)}, lambda x: cp.sum_squares(x - W) / 2, W, [cp.norm(W) <= 1]),
     "several targets": (
         {"x": BALL, "y": dp.Ball(2), "g": dp.Box(0.1, 1)},
-        lambda x, y, g: g * cp.sum_squares(x @ MAP @ V - y),
-        V,
-        [cp.norm(V, "fro") <= 1],
+        *(lambda x, y, g: g * cp.sum_squares(x @ MAP @ V - y), V, [cp.norm(V, "fro") <= 1]),
     ),
     "a second moment": (
         {"x": dp.Ball(2)},
-        lambda x: cp.quad_over_lin(M - cp.outer(x, x), 3.0),
+        lambda x: cp.sum_squares(M - cp.outer(x, x)) / 3,
         M,
         [cp.norm(M, "fro") <= 1],
     ),

@@ -49,7 +49,7 @@ def sources(path):
     }
 
 
-OTHER, YEAR = {"other": True, "missing": "indicator"}, ("2020-01-01", "2021-01-01")
+OTHER, YEAR, TEN = {"other": True, "missing": "indicator"}, ("2020-01-01", "2021-01-01"), "2020-01-31T10:00:00Z"
 TYPED = {
     "truth values": (dp.Categorical(["True", "False"], **OTHER), ["True", "False", "True"], True),
     "truth values, other case": (dp.Categorical(["true", "FALSE"], **OTHER), ["True", "False", "True"], True),
@@ -71,11 +71,7 @@ TYPED = {
     "times of a day": (dp.Categorical(["10:30", "11:00:00"], **OTHER), ["10:30", "11:00", "10:30"], True),
     "other times": (dp.Categorical(["10:30", "11:00"], **OTHER), ["10:30", "12:00", "10:30"], False),
     "short hours": (dp.Categorical(["9:30", "10:30"], **OTHER), ["9:30", "10:30", "9:30"], False),
-    "times with zones": (
-        dp.Categorical(["2020-01-31T10:00:00Z", "b"], **OTHER),
-        ["2020-01-31T10:00:00Z", "2020-01-31T11:00:00+01:00", "2020-01-31T10:00:00Z"],
-        True,
-    ),
+    "times with zones": (dp.Categorical([TEN, "b"], **OTHER), [TEN, "2020-01-31T11:00:00+01:00", TEN], True),
     "days with zones": (dp.Date(*YEAR), ["2020-01-31T23:00:00-05:00"] * 3, False),
     "hexadecimal codes": (dp.Categorical(["0x10", "0X1f"], **OTHER), ["0x10", "0x11", "0X1f"], True),
     "hexadecimal codes and numbers": (dp.Categorical(["0x10", "16"], **OTHER), ["0x10", "16", "3"], False),

@@ -71,16 +71,12 @@ def test_shapes_are_exact_and_what_has_one_is_hardly_moved(values, monotone, cur
     np.testing.assert_allclose(round_to_shape(found, knots, monotone, curvature), found, rtol=0, atol=1e-6)
 
 
+FLOATS = st.floats(0, 100)
 AT_KNOTS = [np.nextafter(100 * knot, end) for knot in default_knots(BOTH["age"])[1:-1] for end in (-1, 100 * knot, 200)]
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    age=st.one_of(st.floats(0, 100), st.sampled_from(AT_KNOTS)),
-    more=st.floats(0, 100),
-    dose=st.one_of(st.none(), st.floats(0, 100)),
-    ward=st.sampled_from("ab"),
-)
+@given(age=FLOATS | st.sampled_from(AT_KNOTS), more=FLOATS, dose=st.none() | FLOATS, ward=st.sampled_from("ab"))
 def test_scores_never_fall_to_the_last_bit(shaped, age, more, dose, ward):
     ages = np.unique(np.clip([age, np.nextafter(age, 200), age + 1e-9, age + more], 0, 100))
     found = shaped.decision_function({"age": ages, "dose": [dose] * len(ages), "ward": [ward] * len(ages)})

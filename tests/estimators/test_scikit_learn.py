@@ -29,6 +29,7 @@ UNDECLARED = "the check has labels that were not declared, and a label set that 
 OBJECTS = "the check has a dictionary for a number, which is refused as a DomainError when it is paid for"
 EMPTY = "a table without records is one like others, where their number is protected"
 FUNCTIONS = "the template is one's own and holds functions: a pickle that runs them when it is read is not made"
+UNPICKLED = dict.fromkeys(("check_estimators_pickle", "check_estimators_overwrite_params"), FUNCTIONS)
 BOTH = ["check_classifiers_classes", "check_classifiers_regression_target"]
 TWO = ["check_estimators_dtypes", "check_fit2d_1feature", "check_classifier_data_not_an_array"]
 MORE = ["check_dtype_object", "check_classifiers_train"]
@@ -68,10 +69,7 @@ CHECKED = {
     "TweedieRegressor": (dp.TweedieRegressor(weight=100.0), WEIGHED),
     "SurvivalRegressor": (dp.SurvivalRegressor(), {}),
     "MetricLearner": (dp.MetricLearner(), {}),
-    "PrivateEstimator": (
-        OfAnyWidth(dp.load("ridge_regression", features=1)),
-        dict.fromkeys(("check_estimators_pickle", "check_estimators_overwrite_params"), FUNCTIONS),
-    ),
+    "PrivateEstimator": (OfAnyWidth(dp.load("ridge_regression", features=1)), UNPICKLED),
     "SchemaEncoder": (dp.SchemaEncoder(SCHEMA), {}),
     "GroupNormalizer": (dp.GroupNormalizer(), {"check_estimators_empty_data_messages": EMPTY}),
     "ScatteringFeatures": (dp.ScatteringFeatures(), {}),

@@ -43,7 +43,5 @@ def table_of(n, seed=0):
 def with_rows(table, changed):
     """Return a table with some rows replaced; None leaves a row out."""
     count = len(next(iter(table.values())))
-    return {
-        name: [changed.get(k, {}).get(name, column[k]) for k in range(count) if changed.get(k, {}) is not None]
-        for name, column in table.items()
-    }
+    kept = {k: changed.get(k, {}) for k in range(count) if changed.get(k, {}) is not None}
+    return {name: [row.get(name, column[k]) for k, row in kept.items()] for name, column in table.items()}

@@ -206,10 +206,8 @@ def test_an_estimator_fitted_to_encoded_features_names_their_effects():
     table = {"age": rng.uniform(0, 100, 400), "sick": rng.choice(["no", "yes"], 400), "cost": rng.uniform(0, 9000, 400)}
     sick = dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"])
     cost = dp.Schema({"age": (0, 100)}, "cost", label_bounds=(0, 9000))
-    for schema, model in (
-        (sick, dp.LogisticRegression(classes=["no", "yes"], fit_intercept=False)),
-        (cost, dp.Ridge(bounds=(0, 9000))),
-    ):
+    logistic = dp.LogisticRegression(classes=["no", "yes"], fit_intercept=False)
+    for schema, model in ((sick, logistic), (cost, dp.Ridge(bounds=(0, 9000)))):
         model.set_params(epsilon=1.0, delta=1e-6, seed=0).fit(*schema.encode(table))
         assert model.release_.schema == schema
         page = dp.report(model)

@@ -167,13 +167,9 @@ def test_values_and_slopes_at_kinks_and_far(loss, theta, value, slope):
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
 def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart):
     w, u = cp.Variable(4, name="w"), cp.Variable(4, name="u")
-    losses = (
-        lambda x: cp.logistic(x @ w) + cp.logistic(x @ (w + apart * u)),
-        lambda x: cp.logistic(x @ w) + cp.logistic(x @ u),
-        lambda x: cp.logistic(-(x @ (w - apart * u))),
-    )
+    leaves = (w, w + apart * u), (w, u), (apart * u - w,)
     record, squares = dp.Record(x=dp.Ball(4), y=dp.Choice(range(3))), cp.sum_squares(w) + cp.sum_squares(u)
-    template = dp.Template(record, lambda x, y: losses[y](x), squares)
+    template = dp.Template(record, lambda x, y: sum(cp.logistic(x @ leaf) for leaf in leaves[y]), squares)
     space, rng = Space(template.variables), np.random.default_rng(0)
     batch, theta = template.record.sample(200, rng), rng.normal(size=space.dim)
     lift = entries_matrix(space)
