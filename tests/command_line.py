@@ -6,7 +6,6 @@ from unittest.mock import patch
 
 
 def main(words):
-    """Run a command, in words, and return its exit status."""
     with patch.object(sys, "argv", ["dpconvex", *words]):
         try:
             runpy.run_module("dpconvex", run_name="__main__")

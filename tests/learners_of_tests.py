@@ -30,7 +30,6 @@ def pieces(data, cuts=CUTS):
 
 
 def in_files(folder, data):
-    """Return partitions whose columns are files."""
     parts = pieces(data)
     for k, part in enumerate(parts):
         for name, column in part.items():

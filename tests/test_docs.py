@@ -31,7 +31,6 @@ def text_of(page):
 
 
 def script(name):
-    """Import a script of docs/, which is no part of the package."""
     module = ModuleType(name)
     module.__file__ = str(DOCS / f"{name}.py")
     SourceFileLoader(name, module.__file__).exec_module(module)

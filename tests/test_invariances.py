@@ -100,7 +100,6 @@ FAMILIES = {
 
 
 def of_family(family, way, scale=1.0, turn=None):
-    """Return the constants of a loss, scaled with its regularizer, of records that are turned."""
     ways, shape, label = FAMILIES[family]
     matrices = family == "quadratic"
     variables = [cp.Variable(shape, name=name, PSD=matrices) for name in ("PQ" if matrices else "w")]
@@ -125,7 +124,6 @@ POOL = {
 
 
 def mixed(*names):
-    """Return the constants of a template with a loss of its own for each label."""
     w = cp.Variable(D, name="w")
     return constants(lambda x, y: POOL[y](w, x), w, x=dp.Ball(D), y=dp.Choice(list(names)))
 

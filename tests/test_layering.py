@@ -159,7 +159,6 @@ def test_learners_use_public_names_only(file):
 
 
 def modules_after(code):
-    """Run code in a fresh interpreter; return the top-level packages that it imported."""
     report = "import json, sys; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
     command = [sys.executable, "-c", f"{code}\n{report}"]
     return set(json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout))

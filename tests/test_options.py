@@ -42,7 +42,6 @@ def learner(loss=lambda x, y: cp.logistic(x @ W), public=0.0, constraints=()):
 
 
 def bounded(constraint):
-    """Verify a problem with one private bound b and a variable x."""
     bound, x = dp.PrivateBound("b", shape=2, sensitivity=1.0, minimum=1.0), cp.Variable(2, nonneg=True, name="x")
     problem = cp.Problem(cp.Minimize(cp.sum_squares(x - 20)), [constraint(x, bound.parameter), x <= 30])
     return dp.verify_bounded(problem, [bound], PROMISE)

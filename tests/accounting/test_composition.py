@@ -104,7 +104,6 @@ def test_what_is_left_is_nothing_where_no_fit_has_room_for_its_tail(accounting):
 
 
 def logistic(sigma, mu):
-    """One logistic record of norm 1 appears or disappears."""
     step = 1 / sigma
     hull = Hull(1, step, math.log1p(0.25 / mu), (step,), (1.0,), (step, 0.0, 0.0, 1 / mu), (0.0,))
     return Perturbation(sigma, (hull,))
@@ -124,14 +123,8 @@ def replaced(sigma):
 
 
 EVENTS = [
-    Pure(0.3),
-    Approximate(0.2, 1e-8),
-    Gaussian(0.4),
-    logistic(5.0, 2.0),
-    union(8.0, 3, 0.05),
-    replaced(12.0),
-    Tail(1e-30),
-    Composition((Gaussian(0.1), Composition((Pure(0.01), Tail(1e-30))))),
+    *(Pure(0.3), Approximate(0.2, 1e-8), Gaussian(0.4), logistic(5.0, 2.0), union(8.0, 3, 0.05), replaced(12.0)),
+    *(Tail(1e-30), Composition((Gaussian(0.1), Composition((Pure(0.01), Tail(1e-30)))))),
 ]
 
 

@@ -53,38 +53,39 @@ def test_events_with_fewer_differences_than_the_graph_has_are_rejected(name, mor
 GAUSSIAN = dp.ObjectivePerturbation("gaussian")
 
 
+def certified(template, size=1000, **more):
+    """Return a proof with its event, which is replayed, and the part of the event that has differences."""
+    certificate = dp.verify(template, dp.Privacy(1.0, 1e-6, **more), size, GAUSSIAN)
+    event = certificate.event.to_dict()
+    assert not check(certificate.proof, event).unreplayed
+    return certificate.proof, event, next(part for part in event["parts"] if "kinds" in part)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["logistic_regression", "quantile_regression"])
 def test_events_whose_curvature_is_less_than_the_graph_has_where_slopes_move_are_rejected(name):
-    certificate = dp.verify(dp.load(name, features=3), dp.Privacy(1.0, 1e-6), 1000, GAUSSIAN)
-    event = certificate.event.to_dict()
-    (leaf,) = (part for part in event["parts"] if "kinds" in part)
-    assert not check(certificate.proof, event).unreplayed
+    proof, event, leaf = certified(dp.load(name, features=3))
     for hull in leaf["kinds"]:
         hull["slopes"] = [*hull["slopes"][:3], 1e-12]
-    refused(Rejected, "fewer or shorter", check, certificate.proof, event)
+    refused(Rejected, "fewer or shorter", check, proof, event)
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("sigma", [1e3, 1e-3, None])
 def test_events_of_other_noise_or_of_none_are_rejected(sigma):
-    certificate = dp.verify(dp.load("logistic_regression", features=2), dp.Privacy(1.0, 1e-6), 1000, GAUSSIAN)
-    event = certificate.event.to_dict()
+    proof, event, _ = certified(dp.load("logistic_regression", features=2))
     parts = [part | {"sigma": sigma * part["sigma"]} if sigma and "kinds" in part else part for part in event["parts"]]
     forged = event | {"parts": [part for part in parts if sigma or "kinds" not in part]}
-    refused(Rejected, "not of this noise", check, certificate.proof, forged)
+    refused(Rejected, "not of this noise", check, proof, forged)
 
 
 def test_events_of_people_whose_records_never_stand_alone_are_rejected():
     w = cp.Variable(2, name="w")
     record = dp.Record(x=dp.Box([1.0, -0.01], [1.02, 0.01]))  # gradients are alike, and pairs much shorter
     template = dp.Template(record, lambda x: cp.logistic(x @ w) + 5 * (x @ w), 0.05 * cp.sum_squares(w))
-    certificate = dp.verify(template, dp.Privacy(1.0, 1e-6, unit="patient", most=3), 10**5, GAUSSIAN)
-    event = certificate.event.to_dict()
-    (leaf,) = (part for part in event["parts"] if "kinds" in part)
-    assert not check(certificate.proof, event).unreplayed
+    proof, event, leaf = certified(template, 10**5, unit="patient", most=3)
     leaf["kinds"] = [min(leaf["kinds"], key=lambda hull: max(hull["lengths"]))]
-    refused(Rejected, "fewer or shorter", check, certificate.proof, event)
+    refused(Rejected, "fewer or shorter", check, proof, event)
 
 
 @pytest.mark.sampled(4)

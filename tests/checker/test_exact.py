@@ -90,35 +90,27 @@ NO_PROOF += [b'{"format": "dpconvex proof 1", "format": 1}', b'{"format": "dpcon
 NO_PROOF += [b'{"format": "dpconvex proof 1", "n": 1' + b"0" * 5000 + b"}"]
 
 
-@pytest.mark.parametrize("text", NO_PROOF)
+def proof_of(node):
+    claim = {
+        "perturbed": "objective",
+        "privacy": {"epsilon": 1, "delta": 0, "adjacency": "replace-one"},
+        "settings": {},
+    }
+    found = {"format": "dpconvex proof 1", "nodes": [node], "claim": claim, "constraints": [], "losses": [0]}
+    return json.dumps(
+        found | {"record": {"x": {"dim": 2, "norm": 2, "radius": 1}}, "cells": [0], "parts": [0, 0]}
+    ).encode()
+
+
+NO_NODES = [{"op": "add", "shape": [], "args": [0]}, {"op": "add", "shape": [], "args": [1]}]  # of itself, of none
+NO_NODES += [{"op": "variable", "shape": [10**9], "name": "w"}, {"op": "constant", "shape": [2], "value": [1]}]
+NO_NODES += [{"op": "constant", "shape": [], "value": [value]} for value in ("0x1p+9999", "nan")]
+NO_NODES += [{"op": "field", "shape": [2], "field": "y"}, {"op": "index", "shape": [], "args": [], "places": [0]}]
+
+
+@pytest.mark.parametrize("text", [*NO_PROOF, *map(proof_of, [*NO_NODES, {"shape": []}, "add"])])
 def test_what_is_no_proof_is_rejected(text):
     refused(Rejected, None, check, text)
-
-
-def proof(nodes, **more):
-    claim = {"perturbed": "objective", "privacy": {"epsilon": 1, "delta": 0, "adjacency": "replace-one"}}
-    found = {"format": "dpconvex proof 1", "nodes": nodes, "claim": claim | {"settings": {}, **more}}
-    found |= {"record": {"x": {"dim": 2, "norm": 2, "radius": 1}}, "cells": [0], "parts": [0, 0]}
-    return json.dumps({**found, "constraints": [], "losses": [0]}).encode()
-
-
-@pytest.mark.parametrize(
-    "node",
-    [
-        {"op": "add", "shape": [], "args": [0]},  # of itself
-        {"op": "add", "shape": [], "args": [1]},
-        {"op": "variable", "shape": [10**9], "name": "w"},
-        {"op": "constant", "shape": [], "value": ["0x1p+9999"]},
-        {"op": "constant", "shape": [2], "value": [1]},
-        {"op": "constant", "shape": [], "value": ["nan"]},
-        {"op": "field", "shape": [2], "field": "y"},
-        {"op": "index", "shape": [], "args": [], "places": [0]},
-        {"shape": []},
-        "add",
-    ],
-)
-def test_nodes_that_are_none_are_rejected(node):
-    refused(Rejected, None, check, proof([node]))
 
 
 # What curvature adds under normal noise, as the checker bounds it: above the largest value, and no looser than the calculus
@@ -254,7 +246,6 @@ def test_segments_of_one_direction_are_one():
 
 
 def rows_of_the_table():
-    """Yield the names and keys that docs/checking.md has to have, in rows of a table."""
     for name, groups in TABLES.items():
         keys = ["; ".join(f"`{k}` {kind}" for k, kind in group.items() if k not in ("op", "shape")) for group in groups]
         row = f"| {keys[0] or 'none'} | {'<br>'.join(keys[1:])} |"

@@ -261,7 +261,6 @@ OPTIONAL |= {"record"}  # which proofs of queries have beside a clustering alone
 
 
 def objects(part, key=""):
-    """Yield all objects of a proof."""
     if isinstance(part, dict):
         yield key, part
     for name, inner in part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ():

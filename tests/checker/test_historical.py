@@ -215,7 +215,6 @@ def power_of(degree):
 
 
 def doubled(operation, first, times):
-    """Return so many nodes, each made of the one before it twice."""
     end = len(json.loads(PROOF)["nodes"])
     return [{"op": operation, "shape": [], "args": [first if k == 0 else end + k - 1] * 2} for k in range(times)]
 

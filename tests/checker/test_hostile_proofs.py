@@ -24,7 +24,6 @@ def row(source, size):
 
 
 def many(*node):
-    """Append the same node many times, and their sum with the usual regularizer."""
     return [node] * MANY + [apply("add", 4, *range(8, 8 + MANY))]
 
 

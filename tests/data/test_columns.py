@@ -156,16 +156,10 @@ TEXTS = np.array([["0.1", "0.2", "0.3"]], dtype=object)
 @pytest.mark.parametrize(
     "column",
     [
-        (MASKED, MASKED),
-        [[np.ma.masked, 1.0, 2.0]],
-        TEXTS,
-        np.array([[np.datetime64("2020-01-01")] * 3]),
+        *((MASKED, MASKED), [[np.ma.masked, 1.0, 2.0]], TEXTS, np.array([[np.datetime64("2020-01-01")] * 3])),
         np.array([[np.datetime64("2020-01-01")] * 3], dtype=object),
-        np.array([[1.0, np.timedelta64(5, "ns"), 2.0]], dtype=object),
-        np.zeros((1, 3), dtype=[("a", float)]),
-        np.array([["a"]], dtype=np.dtypes.StringDType()),
-        [[1.0, 2.0], [3.0]],
-        object(),
+        *(np.array([[1.0, np.timedelta64(5, "ns"), 2.0]], dtype=object), np.zeros((1, 3), dtype=[("a", float)])),
+        *(np.array([["a"]], dtype=np.dtypes.StringDType()), [[1.0, 2.0], [3.0]], object()),
         np.array([["1e400", 0, 0]], dtype=np.longdouble),
     ],
     ids=lambda column: type(column).__name__,
@@ -182,14 +176,9 @@ def test_no_warning_about_a_masked_entry_comes_before_payment():
 @pytest.mark.parametrize(
     ("values", "column"),
     [
-        ([0, 1], ["0", "1"]),
-        ([b"a", b"b"], ["a", "b"]),
-        (["a", "b"], np.array([b"a", b"b"])),
-        ([0, 1], [np.nan, 1]),
-        ([0, 1], np.ma.array([0, 1], mask=[True, False])),
-        ([0, 1], np.array([0, 1j])),
-        ([0, 2**53], np.array([0, 2**53 + 1])),
-        ([0.1, 0.2], np.array([0.1, 0.2], dtype=np.float32)),
+        *(([0, 1], ["0", "1"]), ([b"a", b"b"], ["a", "b"]), (["a", "b"], np.array([b"a", b"b"]))),
+        *(([0, 1], [np.nan, 1]), ([0, 1], np.ma.array([0, 1], mask=[True, False])), ([0, 1], np.array([0, 1j]))),
+        *(([0, 2**53], np.array([0, 2**53 + 1])), ([0.1, 0.2], np.array([0.1, 0.2], dtype=np.float32))),
         ([0, 1], np.array([0, -1], dtype=np.int8).view(np.uint8)),
     ],
 )

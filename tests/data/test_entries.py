@@ -17,7 +17,6 @@ from dpconvex import Schema
 
 
 def sources(path):
-    """The same file by path, and as what readers make of it."""
     frame, texts = pd.read_csv(path), pd.read_csv(path, dtype=str, keep_default_na=False)
     parquet = path.with_suffix(".parquet")
     frame.to_parquet(parquet)

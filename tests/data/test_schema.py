@@ -164,13 +164,9 @@ def test_features_know_the_schema_that_made_them():
 @pytest.mark.parametrize(
     "touched",
     [
-        lambda X: X * 1.0,
-        lambda X: X.astype(np.float32),
-        lambda X: np.vstack([X, X])[:20],
-        lambda X: np.hstack([X * 0.5]),
-        lambda X: np.clip(X, 0, 1),
-        lambda X: dp.RandomFourierFeatures(1, 1).transform(X)[:, :1],
-        copy.deepcopy,
+        *(lambda X: X * 1.0, lambda X: X.astype(np.float32), lambda X: np.vstack([X, X])[:20]),
+        *(lambda X: np.hstack([X * 0.5]), lambda X: np.clip(X, 0, 1)),
+        *(lambda X: dp.RandomFourierFeatures(1, 1).transform(X)[:, :1], copy.deepcopy),
     ],
 )
 def test_features_of_people_stay_theirs_when_they_are_touched(touched):

@@ -96,7 +96,6 @@ def test_a_bad_record_is_named_and_not_logged(client, caplog):
 
 
 def on_round(monkeypatch, number, act):
-    """Do something when a fit waits for its workers for the so-manieth time."""
     original, rounds = distributed.wait, count(1)
 
     def wait(*arguments, **options):

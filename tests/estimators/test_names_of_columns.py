@@ -116,9 +116,9 @@ def test_rows_that_pandas_numbers_otherwise_are_not_paired():
     lines = (kind(bounds=(-1, 1)) for kind in (dp.Ridge, dp.LinearRegression))
     for estimator in (dp.LogisticRegression(), *lines, dp.PrivateEstimator(LEARNER)):
         refused(dp.DomainError, r"reset_index\(drop=True\)", estimator.set_params(budget=budget).fit, FRAME, other)
-    for call in (dp.solve, partial(dp.evaluate, LEARNER, dp.solve(LEARNER, *PLAIN))):
-        with pytest.raises(dp.DomainError, match=r"reset_index\(drop=True\)"):
-            call(*[LEARNER] * (call is dp.solve), {"x": FRAME, "y": other}, dp.Privacy(1.0), budget=budget)
+    data, promise = {"x": FRAME, "y": other}, PLAIN[1]
+    for call in (partial(dp.solve, LEARNER), partial(dp.evaluate, LEARNER, dp.solve(LEARNER, *PLAIN))):
+        refused(dp.DomainError, r"reset_index\(drop=True\)", call, data, promise, budget=budget)
     whose = pd.Series(np.arange(len(FRAME)) // 2)
     persons = dp.Budget(dp.Privacy(5.0, unit="person", most=2))
     of_two = dp.LogisticRegression(unit="person", most=2, budget=persons)

@@ -175,7 +175,6 @@ ADJACENCIES = ("replace-one", "add-remove")
 
 # Sensitivity: neighbours are formed from records, and their statistics are those of the code that is run.
 def cells(x, y, centers, radius):
-    """Return sums (in units of the features) and counts of all cells, shape (C, K, d + 1)."""
     record = dp.Record(x=dp.Ball(x.shape[1], radius=radius), y=dp.Choice(range(len(centers))))
     batch, step = record.validate({"x": x, "y": y}), noisy_kmeans.grid_step(radius)
     found = clustering.cell_sums(batch, (clustering.Grouping(record, "x", "y"), step), np.rint(centers / step))

@@ -29,7 +29,6 @@ PAID = dp.Privacy(0.5)
 
 
 def cells_of(kind, **options):
-    """Return the cells of an evaluation, of another kind."""
     data = {"x": np.zeros((9, 3)), "y": ["no"] * 9}
     release = dp.solve(LEARNER, data, PAID, seed=0)
     return replace(dp.evaluate(LEARNER, release, data, PAID, seed=0).cells, kind=kind, **options)

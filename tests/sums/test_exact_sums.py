@@ -49,7 +49,6 @@ def steep(features=4, kind=cp.square):
 
 
 def choice():
-    """Return a choice among three alternatives, whose scores share all slopes."""
     return dp.load("conditional_logit", features=2, radius=2.0)
 
 

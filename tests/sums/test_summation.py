@@ -201,7 +201,6 @@ def long_rows():
 
 
 def each(template, space, batch, theta):
-    """Gradient of each record, by itself."""
     some = (batch.chosen(one) for one in np.eye(batch.size, dtype=bool))
     return np.array([BatchedLoss(template, space, one).gradient(theta) for one in some])
 
@@ -240,12 +239,10 @@ UNITS = np.array([1e-8, 1e-3, 1.0, 1e7])
 
 
 def two_units(w, x):
-    """Features of different units share a parameter."""
     return (x[0] / UNITS[0] + x[3] / UNITS[3]) * w[0] + (x[1] / UNITS[1] + x[2] / UNITS[2]) * w[1] + x[2] * w[2] + w[3]
 
 
 def units_of_scores(w, x):
-    """Each score has units of its own too."""
     return [x @ cp.multiply(1 / UNITS, w), 1e-6 * x @ cp.multiply(1 / UNITS, w[::-1]), 0.0]
 
 
