@@ -327,18 +327,9 @@ def monomial_range(monomial: Monomial, record: RecordBounds) -> Range:
 
 
 def polynomial_range(terms: dict[Kind, Fraction], record: RecordBounds, same: bool) -> Range:
-    """Bound a polynomial in the inner products of fields; for a quadratic in one field, by its values at ends and vertex."""
-    fields = {base for kind in terms for base in kind}
+    """Bound a polynomial in the inner products of fields, term by term."""
     total = (ZERO, ZERO)
-    if len(fields) > 1 or any(len(kind) > 2 for kind in terms):
-        for kind, value in terms.items():
-            powers = (power(record.inner[base][same], count) for base, count in Counter(kind).items())
-            total = plus(total, reduce(times, powers, (value, value)))
-    elif fields:
-        (base,) = fields
-        constant, slope, square = (terms.get((base,) * k, ZERO) for k in range(3))
-        low, high = record.inner[base][same]
-        top = -slope / (2 * square) if square else low
-        values = [constant + t * (slope + t * square) for t in (low, high, min(max(top, low), high))]
-        total = outward(min(values), max(values))
-    return total if fields else (terms.get((), ZERO),) * 2
+    for kind, value in terms.items():
+        powers = (power(record.inner[base][same], count) for base, count in Counter(kind).items())
+        total = plus(total, reduce(times, powers, (value, value)))
+    return total

@@ -45,7 +45,8 @@ def test_events_with_fewer_differences_than_the_graph_has_are_rejected(name, mor
         assert main(["check", str(path)]) == 1
         assert "fewer or shorter" in capsys.readouterr().err
     with suppress(dp.errors.DPConvexError):
-        assert "was not checked" in dp.Certificate.from_json(json.dumps(whole)).replayed
+        read = dp.Certificate.from_json(json.dumps(whole))
+        assert read.event is None or "was not checked" in read.replayed
     leaf["kinds"] = [*hulls, hulls[0]]  # more is no harm
     assert dp.Certificate.from_json(json.dumps(whole)).event is not None
 
