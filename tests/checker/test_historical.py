@@ -323,6 +323,7 @@ FILES = {
     "a modulus below 0": changed(modulus=-1),
     "a variable twice": with_nodes({"op": "variable", "name": "w", "shape": [2]}),
     "nothing": changed(nodes=[]),
+    "a node that is none": changed(nodes=["add"]),
     "many nodes": changed(nodes=[{"op": "constant", "shape": [], "value": [1]}] * 20_000),
     "unknown constraints": changed(constraints=[{"kind": "hope", "args": [0]}]),
     "groups beyond": with_nodes({"op": "sum", "shape": [], "args": [0], "groups": [[10**9]]}),

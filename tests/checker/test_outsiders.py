@@ -153,12 +153,7 @@ LOSSES = {
         {"x": BALL, "y": dp.Ball(2), "g": dp.Box(0.1, 1)},
         *(lambda x, y, g: g * cp.sum_squares(x @ MAP @ V - y), V, [cp.norm(V, "fro") <= 1]),
     ),
-    "a second moment": (
-        {"x": dp.Ball(2)},
-        lambda x: cp.sum_squares(M - cp.outer(x, x)) / 3,
-        M,
-        [cp.norm(M, "fro") <= 1],
-    ),
+    "a moment": ({"x": dp.Ball(2)}, lambda x: cp.sum_squares(M - cp.outer(x, x)) / 3, M, [cp.norm(M, "fro") <= 1]),
     "a cube": ({"x": BALL, "y": dp.Box(-1, 1)}, lambda x, y: cp.square(x[:2] @ W - y), W, [cp.norm(W, "inf") <= 1]),
 }
 
