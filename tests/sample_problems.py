@@ -22,8 +22,7 @@ def objective(template, data, found):
 
 def build(template, modulus, size=40, seed=0, noise=1.0, **options):
     """Return the problem of a random batch; `modulus` is that of the declared regularizer."""
-    rng = np.random.default_rng(seed)
-    space = Space(template.variables)
+    rng, space = np.random.default_rng(seed), Space(template.variables)
     feasible = FeasibleSet(space, template.constraints)
     smooth = as_quadratic(split_kinks(feasible, template.regularizer)[0], space)
     if smooth is not None:

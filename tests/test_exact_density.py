@@ -139,8 +139,7 @@ def climb(learner, u, pair, rounds):
 
 def points(learner, records, count, seed):
     """Return releases of a data set, points around them and far ones, and both sides of every edge of a hinge."""
-    rng = np.random.default_rng(seed)
-    p = DIMENSIONS[learner.problem]
+    rng, p = np.random.default_rng(seed), DIMENSIONS[learner.problem]
     direction = rng.normal(size=(count, p))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
     near = learner.release(direction * rng.gamma(p, learner.certificate.noise_scale, size=(count, 1)), records)
@@ -227,8 +226,7 @@ def test_the_worst_case_spends_most_of_epsilon(problem, adjacency):
 @pytest.mark.parametrize("problem", DIMENSIONS)
 def test_the_noise_that_a_release_needs_leads_to_it(problem):
     # The problem as declared, in all of theta and with its constraints, solved by another program.
-    learner = Learner(problem, 5, 0.2, dp.Privacy(2.0))
-    rng = np.random.default_rng(3)
+    learner, rng = Learner(problem, 5, 0.2, dp.Privacy(2.0)), np.random.default_rng(3)
     data = drawn(learner.size, learner.classes, rng)
     noise = learner.certificate.noise_scale * 2.0 * rng.normal(size=(4, DIMENSIONS[problem]))
     for b, expected in zip(noise, learner.release(noise, data), strict=True):

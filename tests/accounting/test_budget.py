@@ -62,8 +62,7 @@ def test_no_less_is_said_to_be_spent_than_was_spent():
 
 @given(st.lists(amounts, max_size=30), amounts)
 def test_what_is_accepted_never_exceeds_the_total_and_the_rest_can_be_spent(spends, total):
-    budget = Budget(Privacy(total))
-    accepted = Fraction(0)
+    budget, accepted = Budget(Privacy(total)), Fraction(0)
     for value in spends:
         fits = accepted + Fraction(repr(value)) <= Fraction(repr(total))
         try:

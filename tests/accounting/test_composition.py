@@ -170,8 +170,7 @@ class Exact:
     def __init__(self, sigma, mu, shift=0.0, appears=True):
         # The negative noise that leads to an answer without the record.
         t = np.linspace(-14 * sigma - 3, 14 * sigma + 3, 400_001)
-        slope = 1 / (1 + np.exp(-t / mu - shift))
-        without = -(t**2) / (2 * sigma**2) + math.log(mu)
+        slope, without = 1 / (1 + np.exp(-t / mu - shift)), -(t**2) / (2 * sigma**2) + math.log(mu)
         with_it = -((t + slope) ** 2) / (2 * sigma**2) + np.log(mu + slope * (1 - slope))
         scale = math.log((t[1] - t[0]) / mu / (sigma * math.sqrt(2 * math.pi)))
         first, second = (with_it, without) if appears else (without, with_it)

@@ -290,8 +290,7 @@ def soaked(address, workers, count, disturb, seconds=1800, seen=None):
     shutil.rmtree(folder)
     told = [label for kind, label in said if kind == "told"]
     asked = [label for kind, label in said if kind == "asked"]
-    errors = [text for kind, text in said if kind == "error"]
-    budget = Budget.open(seen or address)
+    errors, budget = [text for kind, text in said if kind == "error"], Budget.open(seen or address)
     recorded = Counter(entry.label for entry in budget.entries)
     assert set(told) <= set(recorded) <= set(asked)
     assert set(recorded.values()) == {1}
@@ -314,8 +313,7 @@ def test_no_spend_is_lost_where_processes_are_killed(address, size):
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_no_spend_is_lost_where_the_network_is_cut(server, size):
-    proxy = Proxy(server.port, 0.01)
-    address = server.new()
+    proxy, address = Proxy(server.port, 0.01), server.new()
     through = address.replace(str(server.port), str(proxy.own))
     try:
         soaked(through, *size, lambda names: None, seen=address)

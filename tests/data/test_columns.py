@@ -87,8 +87,7 @@ def test_the_excess_of_a_long_record_is_the_same_alone():
 @given(st.data())
 def test_clipping_projects_every_finite_batch(draw):
     domain = draw.draw(domains)
-    values = draw.draw(value_rows(domain))
-    record = dp.Record(x=domain)
+    values, record = draw.draw(value_rows(domain)), dp.Record(x=domain)
     clipped = record.validate({"x": values}, clip=True).fields["x"]
     np.testing.assert_allclose(clipped, domain.project(values), rtol=1e-14)  # the last digit may tell what is outside
     np.testing.assert_allclose(domain.project(clipped), clipped, rtol=1e-14)

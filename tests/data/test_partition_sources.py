@@ -31,8 +31,7 @@ def test_records_are_checked_whenever_a_file_is_read(tmp_path):
 
 @pytest.mark.parametrize("other", [np.hstack([X, X]), X[:30], np.asfortranarray(X), X.view(np.int64)])
 def test_a_file_that_became_another_is_refused_whatever_reads_it(tmp_path, other):
-    path = saved(tmp_path, "x", X)
-    learner = dp.load("logistic_regression", features=2)
+    path, learner = saved(tmp_path, "x", X), dp.load("logistic_regression", features=2)
     parts = dp.Partitions([{"x": path, "y": Y}])
     saved(tmp_path, "x", other)
     refused(dp.DomainError, r"0: .*x\.npy: .*(its shape or type|in C order)", dp.solve, learner, parts, dp.Privacy(1.0))
@@ -126,6 +125,5 @@ def test_equal_numbers_in_other_places_are_other_records(kind, form, monkeypatch
         moved, labels = (x, y) if len(calls) < 5 else OTHERS[kind](x, y)
         return {"x": sp.csr_array(moved) if form == "sparse" else moved, "y": labels}
 
-    learner = dp.load("logistic_regression", features=2)
-    data = dp.Partitions([changing])
+    learner, data = dp.load("logistic_regression", features=2), dp.Partitions([changing])
     refused(dp.DomainError, "records have changed", dp.solve, learner, data, dp.Privacy(1.0))

@@ -109,8 +109,7 @@ def test_a_query_without_a_schema_gives_fields(source):
     connection, sql, by = source
     learner, privacy = dp.load("ridge_regression", features=2), dp.Privacy(2.0)
     x = np.column_stack([np.array(TABLE[name], float) for name in ("age", "visits")])
-    data = {"x": x, "y": np.array(TABLE["age"])}
-    fields = {"x": ["age", "visits"], "y": "age"}
+    data, fields = {"x": x, "y": np.array(TABLE["age"])}, {"x": ["age", "visits"], "y": "age"}
     parts = dp.Partitions.from_query(connection, sql, by=by, fields=fields, rows=500)
     (one, two) = (dp.solve(learner, found, privacy, clip=True, seed=1) for found in (data, parts))
     assert (one["w"] == two["w"]).all()
@@ -144,8 +143,7 @@ def test_rows_that_change_between_passes_are_an_error_and_stay_paid_for(tmp_path
     with contextlib.closing(sqlite3.connect(tmp_path / "visits.db", factory=Changing)) as connection:
         rows = 10_000 if "sick" in change else 500
         parts = dp.Partitions.from_query(connection, SQL, SCHEMA, by="id", rows=rows, keep=False)
-        passes = 0
-        budget = dp.Budget(dp.Privacy(1.0))
+        passes, budget = 0, dp.Budget(dp.Privacy(1.0))
         if when or "INSERT" in change or "DELETE" in change:
             with pytest.raises(dp.DomainError, match=r"data must not change|other records than when"):
                 dp.solve(LEARNER, parts, dp.Privacy(1.0), seed=1, budget=budget)

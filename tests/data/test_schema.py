@@ -154,9 +154,7 @@ def test_features_know_the_schema_that_made_them():
     for call in (lambda: model.save("never.npz", other), lambda: model.predict(swapped)):
         refused(dp.TemplateError, "encoded by another schema", call)
     theirs, whose = dp.Schema({"age": (0, 9)}, "l", first.labels, privacy_unit="who"), table | {"who": range(200)}
-    refused(
-        dp.TemplateError, "identifies people", dp.LogisticRegression(classes=first.labels).fit, *theirs.encode(whose)
-    )
+    refused(dp.TemplateError, "identifies", dp.LogisticRegression(classes=first.labels).fit, *theirs.encode(whose))
     record = dp.Record(x=dp.Ball(1), y=dp.Choice(["no", "yes"]))
     refused(dp.TemplateError, "identifies people", dp.cluster, record, dp.Partitions([whose], theirs), dp.Privacy(1.0))
 

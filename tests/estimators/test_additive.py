@@ -144,8 +144,7 @@ def test_copies_pickles_and_pictures(shaped, tmp_path):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_pure_fit_against_both_shapes_of_a_column_is_released(seed):
-    table = {"b": np.linspace(-3, 3, 1500)}
-    schema = dp.Schema({"b": (-3, 3)}, "y", ["n", "p"])
+    table, schema = {"b": np.linspace(-3, 3, 1500)}, dp.Schema({"b": (-3, 3)}, "y", ["n", "p"])
     shapes = {"monotone": {"b": "decreasing"}, "curvature": {"b": "convex"}}
     model = dp.AdditiveClassifier(schema, epsilon=1.0, classes=("n", "p"), seed=seed, **shapes)
     curve = model.fit(table, np.where(table["b"] > 0, "p", "n")).shapes_["b"]

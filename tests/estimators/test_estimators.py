@@ -114,8 +114,7 @@ def test_columns_whose_types_are_wrong_cost_nothing():
 
 @pytest.mark.parametrize("labels", [(0, "0"), (2**53 + 1, 0.5)])
 def test_a_label_of_another_type_leaves_those_of_others_as_they_are(labels):
-    y = [labels[0]] * 49 + [labels[1]]
-    pairs = np.zeros((50, 2, 2))
+    y, pairs = [labels[0]] * 49 + [labels[1]], np.zeros((50, 2, 2))
     for learner, x in ((dp.LogisticRegression(classes=labels), pairs[:, 0]), (dp.MetricLearner(classes=labels), pairs)):
         for form in (y, tuple(y)):
             assert learner._data(x, form)["y"].tolist() == y
@@ -332,8 +331,7 @@ def test_a_fit_behind_a_schema_is_saved_with_it(estimator, schema, tmp_path, cap
     TABLE.assign(**{schema.label: target}).to_csv(tmp_path / "people.csv", index=False)
     files = [str(tmp_path / "model.json"), str(tmp_path / "people.csv")]
     assert main(["predict", *files]) == 0
-    printed = capsys.readouterr().out.splitlines()[1:]
-    predicted = model.predict(TABLE)
+    printed, predicted = capsys.readouterr().out.splitlines()[1:], model.predict(TABLE)
     if schema is SICK:
         assert printed == predicted.tolist()
     else:

@@ -184,8 +184,7 @@ def test_scores_are_linear_and_intercepts_free_whatever_the_mechanism(kind, prom
     given = {"epsilon": 5.0, "adjacency": "add-remove", "size": 5000, "seed": 0, "fit_intercept": True}
     given |= promise | LINEAR[kind] | penalty
     model = kind(**given).fit(x, y)
-    scores = x @ model.coef_.T + model.intercept_
-    classifies = hasattr(model, "classes_")
+    scores, classifies = x @ model.coef_.T + model.intercept_, hasattr(model, "classes_")
     found = model.decision_function(x).reshape(len(x), -1) if classifies else model.predict(x)
     np.testing.assert_allclose(found, scores, atol=1e-12)
     np.testing.assert_allclose(model.predict(scipy.sparse.csr_array(x)), model.predict(x), atol=1e-12)
@@ -201,13 +200,11 @@ def test_scores_are_linear_and_intercepts_free_whatever_the_mechanism(kind, prom
 
 KINDS = [dp.LogisticRegression, dp.LinearSVC, dp.KernelSVC, dp.SoftmaxRegression, dp.LeastSquaresClassifier]
 KINDS += [dp.OrdinalRegressor, dp.LargeMarginGaussian, dp.LargeMarginGaussianMixture]
+PAIRS = [*product([("survived", "died"), (1, "a")], KINDS), *product([(True, False), (5, 2.5)], KINDS[:1])]
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize(
-    ("labels", "kind"),
-    [*product([("survived", "died"), (1, "a")], KINDS), *product([(True, False), (5, 2.5)], KINDS[:1])],
-)
+@pytest.mark.parametrize(("labels", "kind"), PAIRS)
 def test_classes_are_sorted_and_scores_are_theirs_however_labels_are_declared(kind, labels):
     rng = np.random.default_rng(0)
     x = rng.uniform(-0.7, 0.7, size=(1000, 2))

@@ -55,8 +55,7 @@ def test_a_private_fit_learns_and_its_proof_is_replayed(options):
     assert curves.shape == (SIZE, len(model.unique_times_))
     assert (np.diff(curves, axis=1) <= 0).all()
     assert ((curves > 0) & (curves < 1)).all()
-    first = model.predict_survival_function(X[:3])[0]
-    end = model.unique_times_[0]
+    first, end = model.predict_survival_function(X[:3])[0], model.unique_times_[0]
     np.testing.assert_allclose(first([0, end / 2, end]), [1, curves[0, 0] ** 0.5, curves[0, 0]], rtol=1e-12)
     assert model.predict_cumulative_hazard_function(X[:3])[0](10) == pytest.approx(-np.log(curves[0, -1]))
     with pytest.raises(dp.DomainError, match="from 0 to 10"):

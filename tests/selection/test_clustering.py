@@ -30,8 +30,7 @@ def test_a_record_is_rounded_by_itself(form):
     x = 2.0 * sphere / np.linalg.norm(sphere, axis=1, keepdims=True)
     x[::3] = 2.0 * np.eye(3)[rng.integers(0, 3, 100)]
     x[1::3] = np.array([1.2, 1.6, 0.0])
-    y = np.full(301, "a")
-    rows = []
+    y, rows = np.full(301, "a"), []
     for last in ([0.0, 0.0, 0.0], [9.0, 0.0, 0.0]):
         batch = RECORD.validate({"x": form(np.vstack([x, last])), "y": y}, clip=True)
         rows.append(np.concatenate([steps for steps, _ in Grouping(RECORD, "x", "y").blocks(batch, 2.0**-52)]))
@@ -127,8 +126,7 @@ def test_the_parts_add_up_to_the_promise(delta, adjacency):
 def test_given_the_centres_a_neighbour_has_one_other_label():
     places, record = dp.cluster(learner(), SMALL, WHOLE, seed=0), dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1]))
     grouping = Grouping(record, "x", "y")
-    before = grouping.assigned(record.validate(SMALL), places)
-    rng = np.random.default_rng(0)
+    before, rng = grouping.assigned(record.validate(SMALL), places), np.random.default_rng(0)
     for row, value in zip(rng.integers(0, 300, 20), dp.Ball(2).sample(20, rng), strict=True):
         x, y = SMALL["x"].copy(), SMALL["y"].copy()
         x[row], y[row] = value, 1 - y[row]
@@ -141,11 +139,9 @@ def test_given_the_centres_a_neighbour_has_one_other_label():
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_records_are_assigned_by_the_columns_and_rows_that_they_belong_to(saved):
-    pd = pytest.importorskip("pandas")
-    rng = np.random.default_rng(0)
+    pd, rng = pytest.importorskip("pandas"), np.random.default_rng(0)
     x = pd.DataFrame(rng.uniform(-0.5, 0.5, (200, 2)), columns=["a", "b"])
-    y = pd.Series(rng.choice([-1, 1], 200))
-    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    y, record = pd.Series(rng.choice([-1, 1], 200)), dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
     found = dp.cluster(record, {"x": x, "y": y}, dp.Privacy(1.0))
     found = dp.ComponentCenters.from_bytes(found.to_bytes()) if saved else found
     assert (found.assign(x, y) == found.assign(x.to_numpy(), y.to_numpy())).all()

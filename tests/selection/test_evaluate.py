@@ -22,10 +22,8 @@ def test_all_measures_follow_from_one_release():
     x = np.column_stack([rng.uniform(-1, 1, 6000), np.zeros(6000)])
     y = np.where(rng.random(6000) < expit(4 * x[:, 0]), 1, -1)
     model = dp.Release({"w": [4.0, 0.0]}, not_private_because="a test", **FUNCTIONS)
-    sex = np.where(rng.random(6000) < 0.3, "f", "m")
-    budget = dp.Budget(dp.Privacy(40.0))
-    groups = {"group": "s", "groups": ["f", "m"]}
-    data = {"x": x, "y": y, "s": sex}
+    sex, budget = np.where(rng.random(6000) < 0.3, "f", "m"), dp.Budget(dp.Privacy(40.0))
+    groups, data = {"group": "s", "groups": ["f", "m"]}, {"x": x, "y": y, "s": sex}
     found = dp.evaluate(LOGISTIC, model, data, dp.Privacy(40.0), budget=budget, **groups)
     assert [entry.event for entry in budget.entries] == [found.event]
     p, yes = expit(4 * x[:, 0]), y == 1
@@ -322,8 +320,7 @@ SIGNS = np.where(EXTRA > 1, 1, -1)
 )
 def test_predictions_use_fields_that_they_may_leave_out(name, options, label, extra):
     extra = extra or {"available": np.eye(2)[label]}
-    learner = dp.load(name, **{"features": 2} | options)
-    data = {"x": X, "y": label, **extra}
+    learner, data = dp.load(name, **{"features": 2} | options), {"x": X, "y": label, **extra}
     model = dp.solve_without_privacy(learner, data)
     given, without = model.predict(X, **extra), model.predict(X)
     apart = (given != label) if isinstance(learner.record.fields["y"], dp.Choice) else (given - label) ** 2

@@ -64,8 +64,7 @@ def shift_of(name, monkeypatch):
     privacy, changed, whose = NEIGHBOURS[name]
     table, transcript = table_of(6000), Transcript(monkeypatch)
     del table["name"]  # no level of which is common: see `test_rare_levels`
-    gone = [k for k, row in changed.items() if row is None]
-    options = {"label": "cost", "seed": 0}
+    gone, options = [k for k, row in changed.items() if row is None], {"label": "cost", "seed": 0}
     whose = None if whose is None else whose.tolist()
     schema = dp.learn_schema(table, privacy, unit=whose, **options)
     transcript.replaying = True
@@ -256,8 +255,7 @@ def test_what_is_beyond_is_clipped_on_every_path(tmp_path):
 def test_estimators_read_learnt_labels_as_encode_does(odd):
     table = table_of(4000)
     schema = dp.learn_schema(table, dp.Privacy(3.0, 1e-6), label="ward")
-    wards = [odd, *table["ward"][1:]]
-    budget = dp.Budget(dp.Privacy(9.0, 1e-3))
+    wards, budget = [odd, *table["ward"][1:]], dp.Budget(dp.Privacy(9.0, 1e-3))
     options = {"epsilon": 1.0, "delta": 1e-6}
     own = dp.load("softmax_regression", features=len(schema.feature_names), classes=3, labels=list(schema.labels))
     for model in (dp.SoftmaxRegression(classes=schema.labels, **options), dp.PrivateEstimator(own, **options)):
@@ -310,8 +308,7 @@ def test_partitions_and_masked_entries_are_the_table_that_they_hold(tmp_path):
     tables = *tables, tmp_path / "visits", of_complex
     learnt = [dp.learn_schema(data, dp.Privacy(3.0, 1e-6), **options) for data in tables]
     assert len({json.dumps([schema.to_dict()[key] for key in ("features", "label_bounds")]) for schema in learnt}) == 1
-    budget = dp.Budget(dp.Privacy(3.0, 1e-5))
-    short = dp.Partitions([halves[0], {"age": [1.0]}])
+    budget, short = dp.Budget(dp.Privacy(3.0, 1e-5)), dp.Partitions([halves[0], {"age": [1.0]}])
     with pytest.raises(dp.errors.DomainError, match="no column"):
         dp.learn_schema(short, dp.Privacy(1.0, 1e-6), budget=budget, **options)
     assert not budget.entries
@@ -336,8 +333,7 @@ def test_a_partition_of_another_type_leaves_the_entries_of_others_what_they_are(
 
 def test_people_are_who_they_are_beside_identifiers_of_another_type():
     privacy = dp.Privacy(3.0, 1e-6, unit="p", most=1, keep="first")
-    codes = 2**60 + 1 + 2 * np.arange(900)
-    lines = {own: np.linspace(0, 1, own) for own in (900, 1)}
+    codes, lines = 2**60 + 1 + 2 * np.arange(900), {own: np.linspace(0, 1, own) for own in (900, 1)}
     parts = [{"p": own, "x": lines[len(own)], "y": lines[len(own)]} for own in (codes, np.array([0.5]))]
     schema = dp.learn_schema(dp.Partitions(parts), privacy, label="y", unit="p", seed=0)
     assert schema.features["x"].lower < 0.1  # of one person nothing would be seen

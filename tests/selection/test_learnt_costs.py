@@ -73,8 +73,7 @@ def test_a_second_label_takes_over_what_was_learnt():
     table["again"] = ["no", "yes"] * 2000
     first = dp.learn_schema(table, PRIVACY, label="again", ignore=["cost"])
     later = dp.learn_schema(table, PRIVACY, label="cost", known=first)
-    public = first.with_label("cost", label_bounds=(0, 9))
-    budget = dp.Budget(dp.Privacy(9.0, 1e-4))
+    public, budget = first.with_label("cost", label_bounds=(0, 9)), dp.Budget(dp.Privacy(9.0, 1e-4))
     for schema, paid in ((later, 3.0), (public, 4.0)):
         assert schema.features == first.features
         assert dp.Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema

@@ -29,8 +29,7 @@ from dpconvex.util.silence import silence
 def test_where_a_record_may_be_missing_each_is_predicted_by_itself():
     """Rows on a boundary: their rounding follows the place in a batch, and must not."""
     rng = np.random.default_rng(0)
-    w = rng.normal(size=300)
-    x = rng.normal(size=300)
+    w, x = rng.normal(size=300), rng.normal(size=300)
     x -= w * (x @ w) / (w @ w)
     x /= 2 * np.linalg.norm(x)
     template = dp.load("logistic_regression", features=300)

@@ -97,8 +97,7 @@ def test_a_fork_does_not_go_on_with_a_sweep_that_was_paid_for_once():
 def test_fits_that_share_a_promise_are_what_the_size_chooses_and_paid_in_whole_at_first(adjacency):
     whole = dp.Privacy(3.0, 1e-5, adjacency)
     size, grid = 300 if adjacency == "add-remove" else None, [learner(0.01), learner()]
-    budget = dp.Budget(whole)
-    plan = dp.calibrate(grid, whole, 300, 2)
+    budget, plan = dp.Budget(whole), dp.calibrate(grid, whole, 300, 2)
     swept = dp.sweep(grid, LARGE, total=whole, draws=2, size=size, budget=budget)
     assert budget.entries == ()
     first = next(swept)

@@ -270,12 +270,9 @@ def test_a_regression_is_chosen_by_its_squared_errors():
 def test_one_regression_record_moves_its_squared_error_by_one_at_most():
     """The worst residual counts as one, in whole steps; what cannot be predicted, too."""
     learner = dp.load("huber_regression", features=1)
-    for said, worst in (
-        (lambda p, x: x[:, 0], 1.0),
-        (lambda p, x: np.full(len(x), np.nan), 1.0),
-        (lambda p, x: 0 * x[:, 0], 0.25),
-    ):
-        release = dp.Release({"w": [1.0]}, not_private_because="a test", predictor=said)
+    for factor, worst in ((1.0, 1.0), (np.nan, 1.0), (0.0, 0.25)):
+        said = {"predictor": lambda p, x, factor=factor: factor * x[:, 0]}
+        release = dp.Release({"w": [1.0]}, not_private_because="a test", **said)
         counter = RecordCounter(learner.record, release, "x", "y", dp.Privacy(1.0))
         alone = [counter.mistakes(learner.record.validate({"x": [[1.0]], "y": [y]})) for y in (-1.0, 1.0)]
         assert max(alone) == worst * counter.moved

@@ -35,8 +35,7 @@ def one_by_one(template, space, batch, theta):
 
 
 def check(template, seed=0, size=13, smooth=True):
-    rng = np.random.default_rng(seed)
-    space = Space(template.variables)
+    rng, space = np.random.default_rng(seed), Space(template.variables)
     batch = template.record.sample(size, rng)
     loss = BatchedLoss(template, space, batch)
     theta, direction = rng.normal(size=(2, space.dim))

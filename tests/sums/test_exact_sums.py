@@ -75,8 +75,7 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5, directions=None):
     rows, columns = found.scores.shape
     moment, _ = found.second_moment(1.0)
     found.set_metric(rng.normal(size=(directions or rows, rows)) * 10.0 ** rng.uniform(-3, 0, rows))
-    table = scale * rng.normal(size=(rows, columns))
-    edges = 2.0 ** np.arange(-8, 9)
+    table, edges = scale * rng.normal(size=(rows, columns)), 2.0 ** np.arange(-8, 9)
     probe = np.ones(len(found.scores.projection))
     common = {"edges": edges, "histogram_level": 1.0, "along_level": 1.0}
     found.query(table, clip, leverage, 1.0, cap=0.5, probe=probe, **common)
@@ -141,8 +140,7 @@ def test_a_record_adds_what_it_adds_alone_and_no_more_than_the_bound(template):
 def test_sums_do_not_depend_on_blocks_formats_or_partitions(template):
     rng = np.random.default_rng(0)
     data = records(template, 300, rng)
-    expected = asked(queries(template, data))[1]
-    sparse = {**data, "x": sp.csr_array(data["x"])}
+    expected, sparse = asked(queries(template, data))[1], {**data, "x": sp.csr_array(data["x"])}
     order = rng.permutation(300)
     shuffled = {name: column[order] for name, column in data.items()}
     halves_of = [{name: column[some] for name, column in data.items()} for some in (slice(0, 77), slice(77, 300))]
@@ -156,8 +154,7 @@ def test_sums_do_not_depend_on_blocks_formats_or_partitions(template):
 @pytest.mark.parametrize("privacy", OF_FOUR)
 def test_a_person_moves_every_sum_by_no_more_than_its_sensitivity(template, privacy):
     rng = np.random.default_rng(5)
-    data = records(template, 120, rng)
-    people = np.sort(rng.integers(0, 40, 120))
+    data, people = records(template, 120, rng), np.sort(rng.integers(0, 40, 120))
     kept = np.concatenate([np.flatnonzero(people == who)[:4] for who in np.unique(people)])
     data, people = {name: column[kept] for name, column in data.items()}, people[kept]
     others = records(template, 4, rng)

@@ -36,8 +36,7 @@ def cut(data=DATA, cuts=CUTS):
 
 
 def learner(loss=lambda y, score: cp.logistic(-y * score)):
-    w = cp.Variable(3, name="w")
-    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    w, record = cp.Variable(3, name="w"), dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
     return dp.Template(record, lambda x, y: loss(y, x @ w), 0.05 * cp.sum_squares(w), [cp.norm(w) <= 5])
 
 
@@ -93,8 +92,7 @@ PREDICTING, HUBER = (dp.load(name, features=3) for name in ("logistic_regression
     ids=["objective", "output", "descent", "clipped", "sampled", "added", "adaptive"],
 )
 def test_every_mechanism_gives_the_same_release(privacy, options, monkeypatch):
-    made = []
-    original = NoiseSource.__init__
+    made, original = [], NoiseSource.__init__
     monkeypatch.setattr(NoiseSource, "__init__", lambda *source: (made.append(source[1]), original(*source))[1])
     one, many = (dp.solve(learner(), d, privacy, seed=1, **options) for d in (DATA, cut()))
     assert made == [1, 1]  # noise is drawn once, however many partitions there are
@@ -119,8 +117,7 @@ def test_an_evaluation_has_the_bits_of_one_in_memory(adjacency, template, model)
 
 @pytest.mark.parametrize(("privacy", "options"), [(TWO, {}), (PURE, {"size": 700}), (TWO, {"split": False})])
 def test_tuning_is_the_same(privacy, options):
-    expected = dp.tune(GRID, DATA, privacy, seed=4, **options)
-    budget = dp.Budget(privacy)
+    expected, budget = dp.tune(GRID, DATA, privacy, seed=4, **options), dp.Budget(privacy)
     found = dp.tune(GRID, cut(), privacy, seed=4, budget=budget, **options)
     assert found.choice == expected.choice
     np.testing.assert_allclose(found.release["w"], expected.release["w"], rtol=0, atol=1e-6)
@@ -137,8 +134,7 @@ def test_nobody_gets_at_the_records():
 
 
 def test_no_records_at_all():
-    template = learner()
-    empty = cut(cuts=[0, 0, 0])
+    template, empty = learner(), cut(cuts=[0, 0, 0])
     refused(dp.DomainError, "no record to learn from", template.record.validate, empty)
     release = dp.solve(template, empty, ADDED, size=700, seed=1)
     expected = dp.solve(template, {"x": np.zeros((0, 3)), "y": []}, ADDED, size=700, seed=1)
@@ -225,12 +221,10 @@ def test_bits_do_not_depend_on_how_many_threads_run(name, tmp_path, monkeypatch)
     monkeypatch.setattr("dpconvex.sums.engine.BLOCK_BYTES", 2**16)
     monkeypatch.setattr("dpconvex.sums.engine.LARGE", 1)
     template = dp.load(name, features=6, classes=5)
-    space = Space(template.variables)
-    rng = np.random.default_rng(0)
+    space, rng = Space(template.variables), np.random.default_rng(0)
     size = 5 * FEWEST + 77
     data = rng.normal(size=(size, 6)) / 9 * (rng.random((size, 6)) < 0.5)
-    y = rng.integers(0, 5, size)
-    theta = rng.normal(size=space.dim)
+    y, theta = rng.integers(0, 5, size), rng.normal(size=space.dim)
     for kind, x in columns(data, tmp_path).items():
         found = []
         for workers in (1, 3):

@@ -61,8 +61,7 @@ def test_gradients_err_less_than_is_claimed(name, data, form):
     """With equal records all errors point the same way; long parameters whose inner products cancel make them large."""
     exact, more, labels = LEARNERS[name]
     template, d = dp.load(name, regularization=1e-3, **more, features=20), 20
-    analysis = analyse(template)
-    rng = np.random.default_rng(0)
+    analysis, rng = analyse(template), np.random.default_rng(0)
     for length, size in pairs((1.0, 100.0), (8, 10_000)):
         x = rng.uniform(0.5, 1.0, size=(1 if data == "equal" else size, 1 if data == "flat" else d)) + np.zeros(d)
         if data == "random":
@@ -87,8 +86,7 @@ def test_gradients_err_less_than_is_claimed(name, data, form):
 def test_gradients_of_long_records_err_less_than_is_claimed():
     """An inner product whose first terms cancel, and whose others are lost beside these."""
     d, large, length = 1024, 8, 100.0
-    w = cp.Variable(d, name="w")
-    record = dp.Record(x=dp.Ball(d), s=dp.Box(0.0, 1.0))
+    w, record = cp.Variable(d, name="w"), dp.Record(x=dp.Ball(d), s=dp.Box(0.0, 1.0))
     template = dp.Template(record, lambda x, s: cp.logistic(cp.exp(-s) * (x @ w)), 0.05 * cp.sum_squares(w))
     x, theta = np.zeros(d), np.full(d, 1e-3)
     x[:large] = 0.99 / np.sqrt(large)
