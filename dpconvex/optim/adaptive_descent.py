@@ -1,32 +1,34 @@
 """The steps of `AdaptiveSteps`, postprocessing: the sequence of queries, and steps from the noisy answers."""
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from dpconvex.errors import NotConverged
 from dpconvex.optim.constant_first import refine_constant
 from dpconvex.optim.constant_models import shared_constants
-from dpconvex.optim.noisy_metrics import CURVATURES, fit_metrics, truncate_rows
-from dpconvex.optim.noisy_quadratic import least_point
+from dpconvex.optim.implicit_steps import regularize
+from dpconvex.optim.noisy_metrics import CURVATURES, curved_metric, fit_metrics, truncate_rows
 from dpconvex.optim.slope_histograms import CLIP_STEPS, FIRST_CLIP, HISTOGRAMS, MAX_RISE, Fit, LengthHistograms
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls_away_from_zero, scale_public_terms
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.linear_scores import LinearScores
-from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import Stage
 
 # The most steps; records, for each direction and unit of the level, below which there are fewer steps; records for each step.
 # If curvature depends on scores, steps are short: at least VARYING_FEWEST steps, and more of them.
 MAX_STEPS, ALL_STEPS, SINGLE, VARYING_FEWEST, VARYING_ALL = 24, 30.0, 10.0, 4, 40.0
-# Fraction of a Newton step, also if curvature depends on scores; fraction of the steps, at the end, that become shorter.
-RATE, VARYING_RATE, DECAY = 1.2, 0.6, 0.4
+# Fraction of a Newton step, also if curvature depends on scores, with few and many records; fraction of the steps, at the end,
+# that become shorter.
+RATE, VARYING_RATE, MANY_RATE, DECAY = 1.2, 0.6, 0.9, 0.4
+# With many records: share of the squared level for the Hessian that gives a new metric, the fraction of the steps before it,
+# and how much longer gradients may be, since rare rows are long.
+REMETRIC, EARLY_STEPS, LONGER_GRADIENTS = 0.1, 0.2, 4.0
 # If slopes balance, rare large counts may have far more curvature than most: with more steps than UNHURRIED they are shorter,
 # down to SLOWEST, unless records for each direction and unit of the level exceed UNSLOWED.
 UNHURRIED, SLOWEST, UNSLOWED = 6.0, 0.33, 300.0
@@ -126,6 +128,12 @@ class AdaptiveDescent:
     def _share_level(self, left: float) -> None:
         """Divide the remaining squared level among histograms, curvatures and gradients."""
         fit, queries, start = self.fit, self.queries, self.start
+        # With many records, the metric becomes that of the Hessian, and steps of the constant alone are unnecessary.
+        follows = self.public.curvature_varies and queries.scores.width == 0 and self.form is None
+        self.remetric_step = round(EARLY_STEPS * self.rounds) if fit.has_many and follows else -1
+        if self.remetric_step > 0:
+            left -= REMETRIC
+            self.start = start = start and start._replace(last_share=0.0)
         histograms = HISTOGRAMS / sum(t < self.rounds for t in CLIP_STEPS)
         if start:
             left += histograms - start.spent - (start.last_share and start.last_share + start.histogram_share)
@@ -134,6 +142,8 @@ class AdaptiveDescent:
         lengths = LengthHistograms(edges, 0.0, fit.people(self.num_records), signed, self.public.unbalanced_slopes)
         deviation = queries.deviation_of_counts(self.histogram_level)
         self.lengths = replace(start.lengths if start else lengths, deviation=deviation)
+        if fit.has_many:
+            self.lengths = replace(self.lengths, edges=self.lengths.edges * LONGER_GRADIENTS)
         # If noise hides all lengths of slopes, clips may be far too long, and steps of squares, too.
         self.is_blind = self.lengths.are_hidden and self.columns == 1 and not self.public.curvature_varies
         self.fits_length &= not self.is_blind  # Otherwise its level goes to the steps
@@ -147,7 +157,9 @@ class AdaptiveDescent:
         queries, public, start = self.queries, self.public, self.start
         self.clip, balances = FIRST_CLIP * public.slope, bool(start and start.lengths.longest)
         self.curvature = public.smoothness if public.vanishes else public.curvature
-        self.full_rate = VARYING_RATE if public.curvature_varies else RATE
+        self.full_rate = RATE
+        if public.curvature_varies:
+            self.full_rate = MANY_RATE if self.fit.has_many else VARYING_RATE
         if balances:
             self.full_rate *= min(max(UNHURRIED / self.rounds, SLOWEST, self.many / UNSLOWED), 1.0)
         self.leaps = bool(np.any(public.secant > 0)) and not queries.constant
@@ -179,6 +191,8 @@ class AdaptiveDescent:
 
     def take_step(self, t: int) -> None:
         """Query the noisy gradient, and take step `t`, followed by a proximal step if one applies."""
+        if t == self.remetric_step:
+            self._set_curved_metric()
         if t in CLIP_STEPS[bool(self.start) :]:
             self._set_clip(t)
         leap, here, before = self.leaps and not t, self.point, self.gradient
@@ -213,6 +227,20 @@ class AdaptiveDescent:
         nearer = rate * (self.slowdown if self.public.curvature_varies else unclipped)
         stays = 1 - np.minimum(nearer * self.metric.denoised, 1.0)
         self.denoised, self.remaining = stays**2 * self.denoised + (rate * deviation) ** 2, stays * self.remaining
+
+    def _set_curved_metric(self) -> None:
+        """Query the Hessian, and measure rows in its metric: with unlike curvatures, one step size suits few directions."""
+        level, table, last = self.fit.level_of(REMETRIC), self.matrix.T @ self.point, self.metric
+        self.metric = curved_metric(self.fit, table, last, self.matrix, level, self.curvature)
+        matrix, self.matrix = self.matrix, self.queries.set_metric(self.metric.matrix)
+        turn = self.matrix @ np.linalg.inv(matrix)  # of rows; points turn by its inverse
+        self.leverage = math.sqrt(float((turn**2 @ last.signal).sum()) / self.num_records)
+        back = np.linalg.inv(turn).T
+        self.inverse, self.point = np.asarray(np.linalg.inv(self.matrix), dtype=float), back @ self.point
+        self.gradient, self.anchor = np.zeros_like(self.gradient), None if self.anchor is None else back @ self.anchor
+        self.constant, self.slowdown = constant_direction(self.fit, self.matrix), 1.0
+        self.variance, self.denoised = back**2 @ self.variance, back**2 @ self.denoised
+        self.remaining = np.full(len(turn), self.remaining.max())
 
     def _set_clip(self, t: int) -> None:
         """Query a noisy histogram of slopes' lengths, and set the clip by it."""
@@ -370,31 +398,3 @@ def centre(point: Array, weights: Array, constant: Array) -> Array:
     along = weights * constant
     along = along if along.any() else constant  # All directions may be noise
     return np.asarray(np.outer(constant, along @ point / (along @ constant)))
-
-
-def equal_columns(table: Array) -> Iterator[tuple[Indices, Array]]:
-    """Yield the indices of equal columns, and their entries."""
-    kinds, owner = np.unique(table, axis=1, return_inverse=True)
-    for k, entries in enumerate(kinds.T):
-        yield np.flatnonzero(owner.ravel() == k), entries
-
-
-def regularize(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Array | None = None) -> Array:
-    """Return the minimiser of a quadratic model of the loss plus the regularizer; the model is centred at the end of the steps.
-
-    With a `pull`, the gradient of the regularizer and K at that end, the model's gradient there is its opposite.
-    """
-    scores, units, ridge, size = fit.queries.scores, fit.queries.units, ridge_of(form), fit.size
-    theta = fit.queries.parameters(table)
-    if ridge is not None and not ridge.any():
-        return theta
-    block = hessian / np.outer(units, units)
-    if ridge is not None and not scores.is_implied:
-        found = table * units
-        pulled = block @ found
-        for own, more in equal_columns(size * scores.squares(ridge)):
-            found[:, own] = np.linalg.solve(block + np.diag(more), pulled[:, own])
-        return scores.coordinates(found)
-    spread = sp.kron(sp.csr_array(scores.table_projection), block, format="csr")
-    whole = sp.csr_array(scores.to_table.T @ spread @ scores.to_table)
-    return least_point(form, whole, whole @ theta + (0.0 if pull is None else pull), size)

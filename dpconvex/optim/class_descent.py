@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dpconvex.mechanisms.adaptive_steps import tells_classes
-from dpconvex.optim.adaptive_descent import ScoreModel, centre, constant_direction, descend_adaptively, regularize
+from dpconvex.optim.adaptive_descent import ScoreModel, centre, constant_direction, descend_adaptively
 from dpconvex.optim.constant_models import LabelShares, shared_constants
-from dpconvex.optim.implicit_steps import ImplicitSteps, slopes_of, stiffness
+from dpconvex.optim.implicit_steps import ImplicitSteps, regularize, slopes_of, stiffness
 from dpconvex.optim.noisy_metrics import row_metric, truncate_rows
 from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.slope_histograms import Fit
@@ -71,8 +71,11 @@ def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tu
         alone = alone or (scores.width > 0 and size * level > NEAR_KINKS * form.basis.shape[1])
         # One second moment describes rows of products badly, unless all slopes have the same sign.
         alone = alone and (public.has_one_side or not scores.has_mixed_products)
+        fit = Fit(PrivateQueries(scores, *seen), public, level, size, rounds)
+        # Long steps help where records are few; where they are many, rare rows need steps that converge.
+        alone = alone and not (fit.has_many and scores.width == 0 and ridge_of(form) is not None)
         take = descend_for_classes if public.is_lipschitz and classes and alone else descend_adaptively
-        found.append(take(Fit(PrivateQueries(scores, *seen), public, level, size, rounds), form))
+        found.append(take(fit, form))
     return np.sum([theta for theta, _ in found], axis=0), max((noise for _, noise in found), key=np.linalg.norm)
 
 

@@ -1,15 +1,16 @@
 """Implicit steps of classes, in a metric, for the public part of a problem: squares, other penalties, and constraints."""
 
 import math
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from dpconvex.errors import NotConverged
 from dpconvex.expressions.evaluate import evaluate
-from dpconvex.optim.adaptive_descent import equal_columns
-from dpconvex.optim.noisy_quadratic import minimise_by_cone
+from dpconvex.optim.noisy_quadratic import least_point, minimise_by_cone
 from dpconvex.optim.row_metrics import Metric
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm
@@ -18,7 +19,7 @@ from dpconvex.sets.kinks import Groups, Kinks, split_kinks
 from dpconvex.sets.projections import IntervalSet
 from dpconvex.sets.quadratics import as_quadratic
 from dpconvex.sums.linear_scores import LinearScores
-from dpconvex.util.arrays import Array
+from dpconvex.util.arrays import Array, Indices
 
 SWEEPS = 6  # Of ADMM; each sweep starts at the end of the last one
 # Parameters for which a conic solver takes hundredths of a second. And records for each direction and unit of the level from
@@ -157,3 +158,31 @@ def bounds_all_scores(form: LossForm, scores: LinearScores, many: float) -> bool
         return True
     point = FAR_AWAY / float(np.linalg.norm(unseen)) * unseen + other
     return not np.allclose(K.project(point), point)
+
+
+def equal_columns(table: Array) -> Iterator[tuple[Indices, Array]]:
+    """Yield the indices of equal columns, and their entries."""
+    kinds, owner = np.unique(table, axis=1, return_inverse=True)
+    for k, entries in enumerate(kinds.T):
+        yield np.flatnonzero(owner.ravel() == k), entries
+
+
+def regularize(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Array | None = None) -> Array:
+    """Return the minimiser of a quadratic model of the loss plus the regularizer; the model is centred at the end of the steps.
+
+    With a `pull`, the gradient of the regularizer and K at that end, the model's gradient there is its opposite.
+    """
+    scores, units, ridge, size = fit.queries.scores, fit.queries.units, ridge_of(form), fit.size
+    theta = fit.queries.parameters(table)
+    if ridge is not None and not ridge.any():
+        return theta
+    block = hessian / np.outer(units, units)
+    if ridge is not None and not scores.is_implied:
+        found = table * units
+        pulled = block @ found
+        for own, more in equal_columns(size * scores.squares(ridge)):
+            found[:, own] = np.linalg.solve(block + np.diag(more), pulled[:, own])
+        return scores.coordinates(found)
+    spread = sp.kron(sp.csr_array(scores.table_projection), block, format="csr")
+    whole = sp.csr_array(scores.to_table.T @ spread @ scores.to_table)
+    return least_point(form, whole, whole @ theta + (0.0 if pull is None else pull), size)

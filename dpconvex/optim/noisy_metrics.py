@@ -6,7 +6,7 @@ import numpy as np
 
 from dpconvex.optim.constant_first import ConstantStart, estimate_constant
 from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
-from dpconvex.optim.slope_histograms import HISTOGRAMS, MAX_RISE, Fit
+from dpconvex.optim.slope_histograms import HISTOGRAMS, LONGEST_ROWS, MAX_RISE, Fit
 from dpconvex.util.arrays import Array
 
 # Shares of the squared level: of two second moments; of one moment, if records are few for each feature and unit of the level
@@ -19,6 +19,7 @@ MOST_CUT = 4.0  # Largest ratio of squared lengths of rows and of clipped rows
 # Counts of rows by length: their noise next to the records; their largest share; the noise from which they are not queried;
 # bins and their ratio; the fraction of records that may be clipped; deviations by which more stand out.
 COUNTED, COUNTS_COST, COUNTS_NOISE, ROW_BINS, ROW_RATIO, LONG, SURE_COUNT = 0.02, 0.02, 0.1, 16, math.sqrt(2), 0.02, 2.5
+CURVED_EDGE = 0.2  # Largest edge of the noise of a Hessian, next to the mean curvature
 LEVERAGE_CUT = 0.8  # Clip of rows for the second moment, next to the root mean square of their leverages
 
 
@@ -81,7 +82,8 @@ def fit_metrics(
     turn = queries.set_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start
-    second, longest = fit.level_of(SECOND), LEVERAGE_CUT * math.sqrt(rough.effective_dim / number)
+    second = fit.level_of(SECOND)
+    longest = fit.row_factor * LEVERAGE_CUT * math.sqrt(rough.effective_dim / number)
     if queries.scores.is_shared:  # Rows of one record are weighted by its Hessian
         bent = MAX_RISE * public.curvature
         fine = queries.vectors(np.zeros(queries.scores.shape), "roots", longest * math.sqrt(bent), second) / bent
@@ -93,3 +95,17 @@ def fit_metrics(
     scale, cut = (cut, 1.0) if queries.scores.is_shared else (1.0, cut)
     metric = Metric.of(fine * scale, edge * scale, SECOND_EDGE, most)
     return metric, queries.set_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start
+
+
+def curved_metric(fit: Fit, table: Array, rough: Metric, matrix: Array, level: float, curvature: float) -> Metric:
+    """Return the metric of rows that already are in a metric, from the noisy Hessian of the loss at a table of parameters.
+
+    Rows are weighted by the curvature of their records next to the mean one, and clipped so long that noise hides none.
+    """
+    queries, (rows, columns) = fit.queries, fit.queries.scores.shape
+    edge = queries.count_sensitivity(math.sqrt(2)) * math.sqrt(2 * rows) / level  # at a clip of 1
+    usual = math.sqrt(rough.effective_dim / fit.size * curvature)
+    longest = min(max(math.sqrt(CURVED_EDGE * curvature / edge), usual), LONGEST_ROWS * usual)
+    hessian = np.einsum("kikj->ij", queries.vectors(table, "roots", longest, level).reshape((columns, rows) * 2))
+    share = curvature * float(np.trace(queries.scores.table_projection))
+    return Metric.of(hessian / share, edge * longest**2 / curvature, SECOND_EDGE, fit.size, base=matrix)

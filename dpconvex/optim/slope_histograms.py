@@ -33,6 +33,9 @@ LOPSIDED, LINKED = 4.0, 50.0
 TOGETHER, SEEN_TOGETHER = 4, 3.0  # Adjacent bins with most lengths, and deviations by which they stand out together
 LEAST_SEEN = 0.1  # Least fraction of records that is seen
 FEW_RECORDS = 5.0  # Records for each feature and unit of the level
+# People for each parameter and unit of the level from which noise hides no rare rows; from which rows are clipped at more than
+# their root mean square, and the largest factor.
+MANY_RECORDS, LONGER_ROWS, LONGEST_ROWS = 500.0, 50.0, 16.0
 
 
 def are_lopsided(longest: tuple[Any, ...], times: float) -> bool:
@@ -215,6 +218,24 @@ class Fit:
     def most(self) -> int:
         """The most records of a person."""
         return 1 if self.queries.people is None else self.queries.privacy.most
+
+    @property
+    def people_each(self) -> float:
+        """People for each parameter and unit of the level, next to the sensitivity."""
+        each = (
+            self.queries.sensitivity * self.queries.rows.count * float(np.trace(self.queries.scores.table_projection))
+        )
+        return self.people(self.size) * self.level / each
+
+    @property
+    def has_many(self) -> bool:
+        """Whether records are so many that steps can converge for rare rows, too."""
+        return self.people_each >= MANY_RECORDS
+
+    @property
+    def row_factor(self) -> float:
+        """The clip of rows for the second moment, next to the usual one: rare levels have long rows."""
+        return min(math.sqrt(self.people_each / LONGER_ROWS), LONGEST_ROWS) if self.has_many else 1.0
 
     @property
     def has_few(self) -> bool:
