@@ -69,7 +69,8 @@ class ScoreModel(NamedTuple):
 
 def descend_adaptively(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     """Return the last point, in coordinates, shape (dim,), and how far noise moved the table's columns."""
-    start, late = fit.public.start_table, form if ridge_of(form) is None else None
+    start, ridge = fit.public.start_table, ridge_of(form)
+    late = form if ridge is None or ridge.any() else None
     pulled = pulls_away_from_zero(form) or start is not None
     steps = AdaptiveDescent(fit, 0.0 if start is None else start, form if pulled else None, late)
     table, hessian, noise, _, pull = steps.run()
@@ -80,7 +81,7 @@ class AdaptiveDescent:
     """Noisy gradient steps in a metric that makes rows about round; they update their clip, curvature and noise.
 
     A proximal step of the regularizer and the constraints of `form` follows each step.  With `late` instead, a proximal step
-    follows if curvatures differ, labels are classes or records are few.
+    follows if curvatures differ, labels are classes or records are few; of penalties that are no squares, after half of them.
     """
 
     def __init__(
@@ -103,17 +104,21 @@ class AdaptiveDescent:
         # Records for each direction and unit of the level
         self.many = self.num_records * fit.level / (fit.queries.sensitivity * self.metric.effective_dim * self.columns)
         self.rounds = self._step_count()
-        self.constrained = late is not None and ridge_of(late, free=False) is not None  # Constraints beside squares
+        squares = late is None or ridge_of(late) is not None
+        # Constraints beside squares
+        self.constrained = late is not None and not squares and ridge_of(late, free=False) is not None
         # With few records for each feature, noise on the second moment hides the length of scores.
-        alone = form is None and (late is None or self.constrained) and self.columns == 1
+        alone = form is None and (squares or self.constrained) and self.columns == 1
         self.fits_length = fit.has_few and alone and not fit.public.curvature_varies
         self._share_level(left)
         self._set_start(begin, bool(losses_by_label))
-        # If curvatures differ, a model at the end misses the effect of penalties; for few records, it reduces noise.
+        # If curvatures differ, a model at the end misses the effect of penalties: squares would be weighed with the curvature far
+        # away. For few records, it reduces noise.
         differ = self.public.curvature_varies or self.queries.scores.width > 0
         # Without constraints, steps of classes diverge. Constraints shorten steps of few records, too.
         lasting = self.public.has_labels or self.many < FEW_HELD
         self.late = late if (lasting if self.constrained else self.many >= ALL_STEPS and differ) else None
+        self.first_late = 0 if squares or self.constrained else self.rounds // 2
         self.binds = False
         self.pull: Array | None = None
 
@@ -128,10 +133,9 @@ class AdaptiveDescent:
     def _share_level(self, left: float) -> None:
         """Divide the remaining squared level among histograms, curvatures and gradients."""
         fit, queries, start = self.fit, self.queries, self.start
-        # With many records, the metric becomes that of the Hessian, and steps of the constant alone are unnecessary.
-        follows = self.public.curvature_varies and queries.scores.width == 0 and self.form is None
-        self.remetric_step = round(EARLY_STEPS * self.rounds) if fit.has_many and follows else -1
-        if self.remetric_step > 0:
+        # Then the metric becomes that of the Hessian, and steps of the constant alone are unnecessary.
+        self.has_many = fit.has_many and self.form is None
+        if self.has_many:
             left -= REMETRIC
             self.start = start = start and start._replace(last_share=0.0)
         histograms = HISTOGRAMS / sum(t < self.rounds for t in CLIP_STEPS)
@@ -142,7 +146,7 @@ class AdaptiveDescent:
         lengths = LengthHistograms(edges, 0.0, fit.people(self.num_records), signed, self.public.unbalanced_slopes)
         deviation = queries.deviation_of_counts(self.histogram_level)
         self.lengths = replace(start.lengths if start else lengths, deviation=deviation)
-        if fit.has_many:
+        if self.has_many:
             self.lengths = replace(self.lengths, edges=self.lengths.edges * LONGER_GRADIENTS)
         # If noise hides all lengths of slopes, clips may be far too long, and steps of squares, too.
         self.is_blind = self.lengths.are_hidden and self.columns == 1 and not self.public.curvature_varies
@@ -157,9 +161,8 @@ class AdaptiveDescent:
         queries, public, start = self.queries, self.public, self.start
         self.clip, balances = FIRST_CLIP * public.slope, bool(start and start.lengths.longest)
         self.curvature = public.smoothness if public.vanishes else public.curvature
-        self.full_rate = RATE
-        if public.curvature_varies:
-            self.full_rate = MANY_RATE if self.fit.has_many else VARYING_RATE
+        bent = MANY_RATE if self.has_many else VARYING_RATE
+        self.full_rate = bent if public.curvature_varies else RATE
         if balances:
             self.full_rate *= min(max(UNHURRIED / self.rounds, SLOWEST, self.many / UNSLOWED), 1.0)
         self.leaps = bool(np.any(public.secant > 0)) and not queries.constant
@@ -191,7 +194,7 @@ class AdaptiveDescent:
 
     def take_step(self, t: int) -> None:
         """Query the noisy gradient, and take step `t`, followed by a proximal step if one applies."""
-        if t == self.remetric_step:
+        if self.has_many and t == round(EARLY_STEPS * self.rounds):
             self._set_curved_metric()
         if t in CLIP_STEPS[bool(self.start) :]:
             self._set_clip(t)
@@ -214,7 +217,7 @@ class AdaptiveDescent:
             # The regularizer and K cancel most of a gradient
             self.slowdown *= SLOWDOWN if is_opposed(self.point - here, self.last_step) else 1.0
             self.last_step = self.point - here
-        elif self.late is not None and (self.constrained or t >= self.rounds // 2):
+        elif self.late is not None and t >= self.first_late:
             free = self.point
             self.point, self.pull = self._proximal_step(free, self.late, self.curvature / rate)
             moved = float(np.linalg.norm(self.point - free))

@@ -179,7 +179,7 @@ def regularize(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Arr
     block = hessian / np.outer(units, units)
     if ridge is not None and not scores.is_implied:
         found = table * units
-        pulled = block @ found
+        pulled = block @ found + (0.0 if pull is None else scores.table(pull))
         for own, more in equal_columns(size * scores.squares(ridge)):
             found[:, own] = np.linalg.solve(block + np.diag(more), pulled[:, own])
         return scores.coordinates(found)

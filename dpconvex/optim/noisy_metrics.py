@@ -6,7 +6,7 @@ import numpy as np
 
 from dpconvex.optim.constant_first import ConstantStart, estimate_constant
 from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
-from dpconvex.optim.slope_histograms import HISTOGRAMS, LONGEST_ROWS, MAX_RISE, Fit
+from dpconvex.optim.slope_histograms import HISTOGRAMS, LONGER_ROWS, LONGEST_ROWS, MAX_RISE, Fit
 from dpconvex.util.arrays import Array
 
 # Shares of the squared level: of two second moments; of one moment, if records are few for each feature and unit of the level
@@ -82,8 +82,9 @@ def fit_metrics(
     turn = queries.set_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start
-    second = fit.level_of(SECOND)
-    longest = fit.row_factor * LEVERAGE_CUT * math.sqrt(rough.effective_dim / number)
+    second, longest = fit.level_of(SECOND), LEVERAGE_CUT * math.sqrt(rough.effective_dim / number)
+    if fit.has_many and starts:
+        longest *= min(math.sqrt(fit.people_each / LONGER_ROWS), LONGEST_ROWS)
     if queries.scores.is_shared:  # Rows of one record are weighted by its Hessian
         bent = MAX_RISE * public.curvature
         fine = queries.vectors(np.zeros(queries.scores.shape), "roots", longest * math.sqrt(bent), second) / bent

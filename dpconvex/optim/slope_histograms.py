@@ -229,13 +229,9 @@ class Fit:
 
     @property
     def has_many(self) -> bool:
-        """Whether records are so many that steps can converge for rare rows, too."""
-        return self.people_each >= MANY_RECORDS
-
-    @property
-    def row_factor(self) -> float:
-        """The clip of rows for the second moment, next to the usual one: rare levels have long rows."""
-        return min(math.sqrt(self.people_each / LONGER_ROWS), LONGEST_ROWS) if self.has_many else 1.0
+        """Whether curvature depends on scores, and records are so many that steps can converge for rare rows, too."""
+        bent = self.public.of_steps.curvature_varies and self.queries.scores.width == 0
+        return bent and self.people_each >= MANY_RECORDS
 
     @property
     def has_few(self) -> bool:
