@@ -11,12 +11,19 @@ from dpconvex.errors import NotConverged
 from dpconvex.optim.constant_first import refine_constant
 from dpconvex.optim.constant_models import shared_constants
 from dpconvex.optim.implicit_steps import regularize
-from dpconvex.optim.noisy_metrics import CURVATURES, curved_metric, fit_metrics, truncate_rows
+from dpconvex.optim.noisy_metrics import (
+    CURVATURES,
+    centre,
+    constant_direction,
+    curved_metric,
+    fit_metrics,
+    truncate_rows,
+)
 from dpconvex.optim.slope_histograms import CLIP_STEPS, FIRST_CLIP, HISTOGRAMS, MAX_RISE, Fit, LengthHistograms
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls_away_from_zero, scale_public_terms
 from dpconvex.sensitivity.regularizer import ridge_of
-from dpconvex.sums.linear_scores import LinearScores
+from dpconvex.sums.linear_scores import probe_direction
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import Stage
 
@@ -43,6 +50,8 @@ LENGTH, REACH, MAX_GROWTH = 0.04, 1.5, 5.0
 CURVATURE_FALL, STEADY = 2**0.25, 2.0
 # Least weight of a direction; records for each direction and unit of the level above which shrinkage is weaker.
 MIN_SIGNAL, FEWER = 1e-3, 24.0
+# Movement of scores by squares of the regularizer, next to their unit, from which steps follow it.
+PULLED_FAR = 0.25
 # Least clip next to the first curvature, if slopes balance.
 LEAST_CLIP = 0.5
 # Records for each direction and unit of the level below which constraints hold steps of targets; the least movement by them,
@@ -105,20 +114,19 @@ class AdaptiveDescent:
         self.many = self.num_records * fit.level / (fit.queries.sensitivity * self.metric.effective_dim * self.columns)
         self.rounds = self._step_count()
         squares = late is None or ridge_of(late) is not None
-        # Constraints beside squares
         self.constrained = late is not None and not squares and ridge_of(late, free=False) is not None
         # With few records for each feature, noise on the second moment hides the length of scores.
         alone = form is None and (squares or self.constrained) and self.columns == 1
         self.fits_length = fit.has_few and alone and not fit.public.curvature_varies
         self._share_level(left)
         self._set_start(begin, bool(losses_by_label))
-        # If curvatures differ, a model at the end misses the effect of penalties: squares would be weighed with the curvature far
-        # away. For few records, it reduces noise.
+        # If curvatures differ, a model at the end misses the effect of penalties; for few records, it reduces noise.
         differ = self.public.curvature_varies or self.queries.scores.width > 0
         # Without constraints, steps of classes diverge. Constraints shorten steps of few records, too.
         lasting = self.public.has_labels or self.many < FEW_HELD
         self.late = late if (lasting if self.constrained else self.many >= ALL_STEPS and differ) else None
-        self.first_late = 0 if squares or self.constrained else self.rounds // 2
+        # Clipped gradients are too short next to squares, whose effect a model at the end shows as long as it is small.
+        self.first_late = self.rounds if squares else self.rounds // 2 * (not self.constrained)
         self.binds = False
         self.pull: Array | None = None
 
@@ -217,7 +225,8 @@ class AdaptiveDescent:
             # The regularizer and K cancel most of a gradient
             self.slowdown *= SLOWDOWN if is_opposed(self.point - here, self.last_step) else 1.0
             self.last_step = self.point - here
-        elif self.late is not None and t >= self.first_late:
+        elif self.late is not None and (t >= self.first_late or self._is_pulled_far()):
+            self.first_late = t
             free = self.point
             self.point, self.pull = self._proximal_step(free, self.late, self.curvature / rate)
             moved = float(np.linalg.norm(self.point - free))
@@ -339,6 +348,13 @@ class AdaptiveDescent:
         longer = self._spread(self._moving(twice)) / max(self._spread(moving), 1e-300)
         return BINDING_NOISE * max(min(longer, 2.0) ** 2 - 1, 0.0) / 3  # The square alone may overflow
 
+    def _is_pulled_far(self) -> bool:
+        """Return whether the squares of the regularizer would move scores by more than a model at the end can show."""
+        if self.late is None or ridge_of(self.late) is None:
+            return False
+        pulled, _ = self._proximal_step(self.point, self.late, self.curvature * self.truncation)
+        return self._spread(self.point - pulled) > PULLED_FAR * self.public.score_unit
+
     def _growth(self, moving: Array, spread: float) -> float:
         """Return the multiple of `moving` to add to the point, by noisy sums of slopes and of squares along it."""
         if not spread > 0:
@@ -369,13 +385,6 @@ def is_opposed(one: Array, other: Array) -> bool:
     return bool((one * other).sum() < OPPOSED_COSINE * np.linalg.norm(one) * np.linalg.norm(other))
 
 
-def probe_direction(scores: LinearScores, number: int, before: Array | None = None) -> Array:
-    """Return a unit vector of columns, in the space that scores depend on; for single rows, along the last gradient."""
-    random = np.random.default_rng(number).normal(size=len(scores.projection))
-    found = scores.projection @ (before[0] if before is not None and before.any() and len(before) == 1 else random)
-    return np.asarray(found / np.linalg.norm(found))
-
-
 def james_stein(
     point: Array, variance: Array, weights: Array, constant: Array | None, anchor: Array | None, done: float
 ) -> tuple[Array, float]:
@@ -389,15 +398,3 @@ def james_stein(
     signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())
     factor = min(max(signal - noise, 0.0) / max(done * signal, 1e-300), 1.0)
     return np.asarray(fixed + factor * moving), factor
-
-
-def constant_direction(fit: Fit, matrix: Array) -> Array | None:
-    """Return the direction of the constant among rows in the metric, or None if there is no constant."""
-    return np.asarray(np.linalg.solve(matrix.T, np.eye(len(matrix))[-1])) if fit.queries.constant else None
-
-
-def centre(point: Array, weights: Array, constant: Array) -> Array:
-    """Return the part of a point along the constant, which is the mean score."""
-    along = weights * constant
-    along = along if along.any() else constant  # All directions may be noise
-    return np.asarray(np.outer(constant, along @ point / (along @ constant)))

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from dpconvex.mechanisms.adaptive_steps import tells_classes
-from dpconvex.optim.adaptive_descent import ScoreModel, centre, constant_direction, descend_adaptively
+from dpconvex.optim.adaptive_descent import ScoreModel, descend_adaptively
 from dpconvex.optim.constant_models import LabelShares, shared_constants
 from dpconvex.optim.implicit_steps import ImplicitSteps, regularize, slopes_of, stiffness
-from dpconvex.optim.noisy_metrics import row_metric, truncate_rows
+from dpconvex.optim.noisy_metrics import centre, constant_direction, row_metric, truncate_rows
 from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm

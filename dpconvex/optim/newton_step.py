@@ -9,9 +9,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged
-from dpconvex.optim.adaptive_descent import probe_direction
 from dpconvex.optim.row_metrics import revealed
 from dpconvex.optim.slope_histograms import Fit
+from dpconvex.sums.linear_scores import probe_direction
 from dpconvex.util.arrays import Array
 
 REMEDY = "More records, a larger epsilon or fewer features help."

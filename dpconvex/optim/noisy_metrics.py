@@ -110,3 +110,15 @@ def curved_metric(fit: Fit, table: Array, rough: Metric, matrix: Array, level: f
     hessian = np.einsum("kikj->ij", queries.vectors(table, "roots", longest, level).reshape((columns, rows) * 2))
     share = curvature * float(np.trace(queries.scores.table_projection))
     return Metric.of(hessian / share, edge * longest**2 / curvature, SECOND_EDGE, fit.size, base=matrix)
+
+
+def constant_direction(fit: Fit, matrix: Array) -> Array | None:
+    """Return the direction of the constant among rows in the metric, or None if there is no constant."""
+    return np.asarray(np.linalg.solve(matrix.T, np.eye(len(matrix))[-1])) if fit.queries.constant else None
+
+
+def centre(point: Array, weights: Array, constant: Array) -> Array:
+    """Return the part of a point along the constant, which is the mean score."""
+    along = weights * constant
+    along = along if along.any() else constant  # All directions may be noise
+    return np.asarray(np.outer(constant, along @ point / (along @ constant)))

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.plans import has_domain, has_nonsmooth_loss
-from dpconvex.optim.adaptive_descent import probe_direction
 from dpconvex.optim.constant_first import are_separate, loss_directions
 from dpconvex.optim.row_metrics import DomainMetric, records_of_domain
 from dpconvex.optim.slope_histograms import LINKED, LOPSIDED, PublicFacts, are_lopsided
@@ -20,7 +19,7 @@ from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sums.engine import Block, RecordSums
 from dpconvex.sums.exact_sums import derivative_along
 from dpconvex.sums.jacobians import without_constant_directions
-from dpconvex.sums.linear_scores import LinearScores, linear_scores
+from dpconvex.sums.linear_scores import LinearScores, linear_scores, probe_direction
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 

@@ -191,3 +191,10 @@ def monomials_read(form: LeafForm) -> Indices:
 
 def refusal(form: LossForm, why: str) -> NotPrivate:
     return NotPrivate(f"adaptive steps: {why}", form.template.losses[0], REMEDY)
+
+
+def probe_direction(scores: LinearScores, number: int, before: Array | None = None) -> Array:
+    """Return a unit vector of columns, in the space that scores depend on; for single rows, along the last gradient."""
+    random = np.random.default_rng(number).normal(size=len(scores.projection))
+    found = scores.projection @ (before[0] if before is not None and before.any() and len(before) == 1 else random)
+    return np.asarray(found / np.linalg.norm(found))
