@@ -34,8 +34,8 @@ MAX_STEPS, ALL_STEPS, SINGLE, VARYING_FEWEST, VARYING_ALL = 24, 30.0, 10.0, 4, 4
 # that become shorter.
 RATE, VARYING_RATE, MANY_RATE, DECAY = 1.2, 0.6, 0.9, 0.4
 # With many records: share of the squared level for the Hessian that gives a new metric, the fraction of the steps before it,
-# and how much longer gradients may be, since rare rows are long.
-REMETRIC, EARLY_STEPS, LONGER_GRADIENTS = 0.1, 0.2, 4.0
+# how much longer gradients may be, since rare rows are long, and noise of scores that shorter clips need not reduce.
+REMETRIC, EARLY_STEPS, LONGER_GRADIENTS, HARMLESS_NOISE = 0.1, 0.2, 4.0, 0.03
 # If slopes balance, rare large counts may have far more curvature than most: with more steps than UNHURRIED they are shorter,
 # down to SLOWEST, unless records for each direction and unit of the level exceed UNSLOWED.
 UNHURRIED, SLOWEST, UNSLOWED = 6.0, 0.33, 300.0
@@ -169,8 +169,7 @@ class AdaptiveDescent:
         queries, public, start = self.queries, self.public, self.start
         self.clip, balances = FIRST_CLIP * public.slope, bool(start and start.lengths.longest)
         self.curvature = public.smoothness if public.vanishes else public.curvature
-        bent = MANY_RATE if self.has_many else VARYING_RATE
-        self.full_rate = bent if public.curvature_varies else RATE
+        self.full_rate = (MANY_RATE if self.has_many else VARYING_RATE) if public.curvature_varies else RATE
         if balances:
             self.full_rate *= min(max(UNHURRIED / self.rounds, SLOWEST, self.many / UNSLOWED), 1.0)
         self.leaps = bool(np.any(public.secant > 0)) and not queries.constant
@@ -225,7 +224,7 @@ class AdaptiveDescent:
             # The regularizer and K cancel most of a gradient
             self.slowdown *= SLOWDOWN if is_opposed(self.point - here, self.last_step) else 1.0
             self.last_step = self.point - here
-        elif self.late is not None and (t >= self.first_late or self._is_pulled_far()):
+        elif self.late is not None and (t >= self.first_late or self._is_pulled_far(self.late)):
             self.first_late = t
             free = self.point
             self.point, self.pull = self._proximal_step(free, self.late, self.curvature / rate)
@@ -253,6 +252,9 @@ class AdaptiveDescent:
         self.constant, self.slowdown = constant_direction(self.fit, self.matrix), 1.0
         self.variance, self.denoised = back**2 @ self.variance, back**2 @ self.denoised
         self.remaining = np.full(len(turn), self.remaining.max())
+        noise = math.sqrt(self.metric.effective_dim * self.columns / self.num_records) / self.curvature  # of scores
+        noise *= self.queries.sensitivity * self.leverage / self.level
+        self.min_clip = max(self.min_clip, HARMLESS_NOISE / noise)
 
     def _set_clip(self, t: int) -> None:
         """Query a noisy histogram of slopes' lengths, and set the clip by it."""
@@ -348,12 +350,10 @@ class AdaptiveDescent:
         longer = self._spread(self._moving(twice)) / max(self._spread(moving), 1e-300)
         return BINDING_NOISE * max(min(longer, 2.0) ** 2 - 1, 0.0) / 3  # The square alone may overflow
 
-    def _is_pulled_far(self) -> bool:
-        """Return whether the squares of the regularizer would move scores by more than a model at the end can show."""
-        if self.late is None or ridge_of(self.late) is None:
-            return False
-        pulled, _ = self._proximal_step(self.point, self.late, self.curvature * self.truncation)
-        return self._spread(self.point - pulled) > PULLED_FAR * self.public.score_unit
+    def _is_pulled_far(self, form: LossForm) -> bool:
+        """Return whether squares of the regularizer would move scores by more than a model at the end can show."""
+        pulled, _ = self._proximal_step(self.point, form, self.curvature * self.truncation)
+        return ridge_of(form) is not None and self._spread(self.point - pulled) > PULLED_FAR * self.public.score_unit
 
     def _growth(self, moving: Array, spread: float) -> float:
         """Return the multiple of `moving` to add to the point, by noisy sums of slopes and of squares along it."""

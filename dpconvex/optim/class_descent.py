@@ -71,11 +71,8 @@ def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tu
         alone = alone or (scores.width > 0 and size * level > NEAR_KINKS * form.basis.shape[1])
         # One second moment describes rows of products badly, unless all slopes have the same sign.
         alone = alone and (public.has_one_side or not scores.has_mixed_products)
-        fit = Fit(PrivateQueries(scores, *seen), public, level, size, rounds)
-        # Long steps help where records are few; where they are many, rare rows need steps that converge.
-        alone = alone and not (fit.has_many and scores.width == 0 and ridge_of(form) is not None)
         take = descend_for_classes if public.is_lipschitz and classes and alone else descend_adaptively
-        found.append(take(fit, form))
+        found.append(take(Fit(PrivateQueries(scores, *seen), public, level, size, rounds), form))
     return np.sum([theta for theta, _ in found], axis=0), max((noise for _, noise in found), key=np.linalg.norm)
 
 

@@ -329,3 +329,36 @@ def test_steps_have_the_level_of_a_look_for_a_length_that_noise_hides(monkeypatc
         dp.solve(template, {"x": np.eye(20).repeat(5, 0), "y": np.ones(100)}, dp.Privacy(epsilon, 1e-5), seed=0)
     spent = [one.rounds * (one.level / one.fit.level) ** 2 / left for one, left in found]
     assert spent == pytest.approx([1, 0.78 / 0.82], rel=1e-3)
+
+
+@pytest.mark.parametrize("rounds", [None, 1, 2])
+def test_steps_converge_for_rare_levels_where_records_are_many(rounds) -> None:
+    """One step size for levels with unlike curvatures lost a thirtieth of the gain, whatever epsilon was."""
+    draw = np.random.default_rng(8)
+    part = 1 / np.arange(1, 9) ** 2
+    level, rate = draw.choice(8, 60_000, p=part / part.sum()), np.exp(draw.normal(size=8) - 0.5)
+    y = draw.poisson(rate[level]).clip(0, 20)
+    template = scored(lambda s, y: cp.exp(s) - y * s, x=dp.Ball(8), y=dp.Box(0, 20))
+    found = dp.solve(
+        template, {"x": np.eye(8)[level], "y": y}, dp.Privacy(5.0, 1e-5), dp.AdaptiveSteps(rounds=rounds), seed=0
+    )
+    lost = lambda s: (np.exp(s) - y * s).mean() - (rate[level] - y * np.log(rate[level])).mean()  # noqa: E731
+    part = 0.005 if rounds is None else 1.0
+    assert lost((found["w"] + found["b"])[level]) < part * lost(np.full(len(y), np.log(y.mean())))
+
+
+@pytest.mark.parametrize("weight", [0.1, 1.0])
+def test_squares_that_pull_far_count_in_each_step(weight) -> None:
+    """A model at the end weighed them with the curvature far away: fits of counts were as bad as constants."""
+    draw, w, b = np.random.default_rng(1), cp.Variable(5, name="w"), cp.Variable(name="b")
+    x = draw.uniform(-1, 1, (20_000, 5)) / np.sqrt(5)
+    y = draw.poisson(np.exp(x @ (3 * draw.normal(size=5)) - 0.5)).clip(0, 30)
+    record, public = dp.Record(x=dp.Ball(5), y=dp.Box(0, 30)), weight * cp.sum_squares(w) + 1e-6 * cp.square(b)
+    template = dp.Template(record, lambda x, y: cp.exp(x @ w + b) - y * (x @ w + b), public)
+    data, constant = {"x": x, "y": y}, {"w": np.zeros(5), "b": np.log(y.mean())}
+    reached = lambda p: (np.exp(x @ p["w"] + p["b"]) - y * (x @ p["w"] + p["b"])).mean() + weight * p["w"] @ p["w"]  # noqa: E731
+    best, found = (
+        reached(dp.solve_without_privacy(template, data)),
+        dp.solve(template, data, dp.Privacy(4.0, 1e-6), seed=0),
+    )
+    assert reached(found) - best < 0.05 * (reached(constant) - best)
