@@ -291,7 +291,7 @@ class Certificate(CertificateText):
         """Read the output of `to_json`.  Its numbers must equal those of the proof; `check` replays the proof."""
         kinds = (Rejected, TemplateError, ArithmeticError, AttributeError, RecursionError, TypeError, ValueError)
         with recast("from_json: no certificate that this version wrote", *kinds):
-            data, proof = certificate_and_proof(text.encode())
+            data, proof, _ = certificate_and_proof(text.encode())
             return cls.from_dict(data).with_proof(proof)
 
     def with_proof(self, proof: bytes) -> Certificate:

@@ -18,14 +18,11 @@ ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")  # An escaped character in JSON
 AUTHOR = "the author of the file ran this fit and released its parameters: nothing links them to the proof"
 MARK = re.compile(r'"?not_private_because"?\s*[:=]\s*["\']([^"\']+)["\']')  # The mark in JSON or in a schema
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter", "learnt")
-SHOWN = (
-    "schema",
-    "lines",
-    "risk",
-    "private",
-    "status",
-    "not_private_because",
-)  # what commands say beside a certificate as JSON
+# What commands print beside a certificate as JSON
+SHOWN = ("schema", "lines", "risk", "private", "status", "not_private_because")
+BESIDE = (
+    "what stands beside the certificate and the proof in the file is what a command printed: nothing of it was checked"
+)
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
 
 
@@ -43,9 +40,9 @@ def replay_file(path: str) -> Report:
             stands = FORMAT.encode() in proof[:100]
             known = stands or b"dpconvex proof" in proof
             require(known, "the file is not a saved release, a certificate by `Certificate.to_json()`, or a proof")
-            certificate, proof = certificate_and_proof(proof) if stands else ({}, proof)
+            certificate, proof, beside = certificate_and_proof(proof) if stands else ({}, proof, False)
             report = check(proof, certificate.get("event"))
-            trusted = (*report.trusted, *[SCHEMA] * ("learnt" in certificate))
+            trusted = (*report.trusted, *[SCHEMA] * ("learnt" in certificate), *[BESIDE] * beside)
             return replace(report, trusted=trusted, form=FORMAT if stands else "")
         try:
             with zipfile.ZipFile(stream) as archive:
@@ -74,20 +71,21 @@ def check_mark(text: str) -> None:
     require(mark is None, f"NOT PRIVATE: {mark and mark[1]}. Do not publish it; its proof was not checked")
 
 
-def certificate_and_proof(text: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the certificate and the proof in a JSON text; reject the text if the proof claims something different."""
+def certificate_and_proof(text: bytes) -> tuple[dict[str, Any], bytes, bool]:
+    """Return certificate and proof in a JSON text, and whether more stands beside them; reject unless they claim the same."""
     try:
         whole = read_json(text)
         require(isinstance(whole, dict) and isinstance(whole.get("proof"), dict), "the certificate has no 'proof'")
         proof = json.dumps(whole["proof"], separators=(",", ":")).encode()
         known = {"format", "certificate", "proof"} <= {*whole} <= {"format", "certificate", "proof", *SHOWN}
         require(known and whole["format"] == FORMAT, f"it is not a {FORMAT!r}")
-        require(not whole.get("not_private_because"), f"NOT PRIVATE: {whole.get('not_private_because')!r:.500}")
+        marked = whole.get("not_private_because") or whole.get("private", True) is not True
+        require(not marked, f"NOT PRIVATE: {whole.get('not_private_because')!r:.500}")
         require(isinstance(whole["certificate"], dict), "the certificate is no object")
         compare_claims(proof, whole["certificate"])
     except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
         raise Rejected(f"not a certificate as JSON: {error}") from None
-    return whole["certificate"], proof
+    return whole["certificate"], proof, len(whole) > 3
 
 
 def compare_claims(proof: bytes, certificate: dict[str, Any]) -> None:

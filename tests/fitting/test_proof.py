@@ -160,6 +160,12 @@ def test_the_command_reads_certificates_as_other_commands_print_them(tmp_path, c
             assert ("NOT PRIVATE: " in capsys.readouterr().err) != private
             with nullcontext() if private else pytest.raises(dp.DPConvexError, match="NOT PRIVATE"):
                 dp.Certificate.from_json(file.read_text(encoding="utf-8"))
+    whole, facts = json.loads(dp.solve(LEARNER, DATA, PURE).certificate.to_json()), []
+    for beside, code in (({}, 0), ({"private": True, "risk": {"0.01": 0.0}}, 0), ({"private": False}, 1)):
+        file.write_text(json.dumps(whole | beside), encoding="utf-8")
+        assert main(["check", "--json", str(file)]) == code
+        facts.append(len(json.loads(capsys.readouterr().out).get("trusted", ())))
+    assert facts == [facts[0], facts[0] + 1, 0]  # what stands beside a certificate is not checked
 
 
 def test_a_proof_that_does_not_follow_is_told_of(tmp_path):
