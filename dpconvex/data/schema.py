@@ -17,7 +17,7 @@ from dpconvex.data.learnt import Learnt, origin_of
 from dpconvex.data.partitions import Partitions, tables_in
 from dpconvex.data.record import Record, columns_of
 from dpconvex.data.schema_columns import FURTHER, Categorical, Numeric, Times, beside, bounds_of, column_of, levels_of
-from dpconvex.data.tables import concatenate_values, identifiers_of, name_of, path_of, table_of, to_float, value_of
+from dpconvex.data.tables import concatenate_values, identifiers_of, name_of, path_of, table_of, value_of, within
 from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import TEXT, number, recast, refuse, require
@@ -239,8 +239,7 @@ class Schema:
             amounts = column.amounts(table.where(name), columns[name], clip, beyond=fields is not None)
             found[field] = amounts / (column.ends[1] if field == "exposure" else 1.0)
         if "event" in found:  # later ones are not seen
-            times = np.array(list(map(to_float, table.columns([self.label])[self.label])))
-            found["event"] *= times <= self.target.ends[1]
+            found["event"] *= within(table.columns([self.label])[self.label], self.target.ends)
         return found
 
     def targets(self, values: Any, where: Any = "row {}".format, clip: bool = True) -> Any:

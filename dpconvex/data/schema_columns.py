@@ -115,9 +115,8 @@ class Column:
             how = "; write decimal points, and no commas: --decimal-comma, or pandas.read_csv(..., decimal=',')"
             remedy = how * comma or self.remedy
             raise DomainError(f"{where(index)}: {shown!r} {self.unknown}{remedy}.")
-        with np.errstate(over="ignore"):  # a bound rounded to single precision may lie outside the bounds
-            single = np.ravel([np.array(self.ends, dtype=kind).astype(float) for kind in tables.SINGLE])
-        outside = np.flatnonzero(~((numbers >= lower) & (numbers <= upper)) & ~np.isin(numbers, single))
+        inside = (numbers >= lower) & (numbers <= upper) | np.isin(numbers, tables.single(self.ends))
+        outside = np.flatnonzero(~inside)
         if len(outside) and not clip:
             ends = " to ".join(map(tables.text_of, self.content))
             said = f"{values[outside[0]]} is outside the declared bounds {ends}"

@@ -212,6 +212,18 @@ def read_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
         raise DomainError(f"{path}: the file is damaged, or no Parquet file; write it anew.") from error
 
 
+def single(ends: Sequence[float]) -> NDArray[Any]:
+    """Return bounds rounded to single precision, which may lie outside the bounds."""
+    with np.errstate(over="ignore"):
+        return np.ravel([np.array(ends, dtype=kind).astype(float) for kind in SINGLE])
+
+
+def within(values: Values, ends: Sequence[float]) -> NDArray[np.bool_]:
+    """Return whether entries are numbers up to the upper bound, or one rounded to single precision."""
+    numbers = np.array(list(map(to_float, values)))
+    return (numbers <= ends[1]) | np.isin(numbers, single(ends))
+
+
 def separator(stream: TextIO) -> str:
     """Return the separator of a CSV file, read off its header: a comma, or that of a header without commas; rewind."""
     head = next(csv.reader(line for line in stream if line.strip()), [""])

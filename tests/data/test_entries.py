@@ -180,3 +180,9 @@ def test_long_numbers_keep_their_digits_beside_a_missing_one(make):
     for last, place in ((codes[0], 0), (None, 4)):
         found = schema.encode({"d": make([*codes, last])}, labelled=False)[0]
         assert found.argmax(axis=1).tolist() == [0, 1, 2, 3, place]
+
+
+def test_events_at_the_end_of_observation_are_seen_in_single_precision_too():
+    schema = Schema({"age": (0, 99)}, "time", label_bounds=(0, 10.1), event={"died": dp.Boolean("no", "yes")})
+    table = {"age": [1, 2, 3], "time": np.array([10.1, 10.1, 10.2], np.float32), "died": ["yes", "no", "yes"]}
+    assert schema.records(table)["event"].tolist() == [1, 0, 0]
