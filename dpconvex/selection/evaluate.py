@@ -168,9 +168,9 @@ def evaluate(
 def check_target(label: str, domain: Any, target: int | None, release: Release) -> None:
     """Raise for several numbers without `target`, and for an index out of range; `RecordCounter` checks predictions."""
     several = domain.shape[0] if isinstance(domain, Box) and len(domain.shape) == 1 else 0
-    said = f"evaluate: {label!r} has {several or 'only one or no'} numbers."
-    said += which_target(several)
     number = isinstance(domain, Box) and domain.shape == ()
+    said = f"evaluate: {label!r} has {several or 'only one or no'} numbers.{which_target(several)}"
+    said = f"evaluate: target is the index of a column of predictions, from 0, not {target!r}." if number else said
     fits = is_whole(target, 0) and (number or int(target or 0) < several)
     require(fits if target is not None else not several or says_survival(domain, release), said)
 

@@ -201,8 +201,8 @@ SEVERAL = {
     "predictions of a number": (
         dp.load("quantile_fan", features=2),
         *({"w": [[1.0, 1.0, 1.0], [0, 0, 0]], "b": [-0.5, 0, 0.5]}, lambda x: x[:, 0]),
-        *(lambda x: [0.25, 0.0], "by target=0 to target=2"),
-        (None, 3),
+        *(lambda x: [0.25, 0.0], "by target=0 to target=2|index of a column of predictions, from 0, not -1"),
+        (None, 3, -1),
     ),
 }
 
