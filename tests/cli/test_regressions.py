@@ -155,4 +155,6 @@ def test_pictures_that_an_evaluation_lacks_are_refused_before_it_pays(run):
     paid = "evaluate m.npz data.csv --epsilon 1 --ledger l.jsonl --budget 1"
     assert "--roc is for two labels" in run(f"{paid} --roc r.png", ends=2).err
     assert "--residuals" in run(f"{paid} --measures error --residuals r.png", ends=2).err
+    assert "--residuals r.xyz" in run(f"{paid} --residuals r.xyz", ends=2).err
+    assert "the evaluation" in run(f"{paid} --out r.png --residuals r.png", ends=2).err
     assert not Path("l.jsonl").exists()
