@@ -146,7 +146,8 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     record, values = learner.record.fields, list(getattr(learner.record.fields.get("y"), "values", ()))
     expected: dict[str, Any] = dict(schema.record.fields)
     if times is not None:
-        expected["y"], _ = Box(-np.ones(len(times)), np.ones(len(times))), expected.pop("event")
+        expected["y"] = Box(-np.ones(len(times)), np.ones(len(times)))
+        del expected["event"]
     if "offset" in further:
         expected["offset"] = expected.pop("exposure")
     fits = len(values) == len(labels) if labels else repr(record.get("y")) == repr(expected["y"])

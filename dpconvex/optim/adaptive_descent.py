@@ -11,14 +11,8 @@ from dpconvex.errors import NotConverged
 from dpconvex.optim.constant_first import refine_constant
 from dpconvex.optim.constant_models import shared_constants
 from dpconvex.optim.implicit_steps import regularize
-from dpconvex.optim.noisy_metrics import (
-    CURVATURES,
-    centre,
-    constant_direction,
-    curved_metric,
-    fit_metrics,
-    truncate_rows,
-)
+from dpconvex.optim.noisy_metrics import CURVATURES, constant_direction, curved_metric, fit_metrics, truncate_rows
+from dpconvex.optim.row_metrics import centre
 from dpconvex.optim.slope_histograms import CLIP_STEPS, FIRST_CLIP, HISTOGRAMS, MAX_RISE, Fit, LengthHistograms
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls_away_from_zero, scale_public_terms
@@ -98,7 +92,7 @@ class AdaptiveDescent:
     ) -> None:
         self.fit = fit = replace(fit, public=fit.public.of_steps)
         self.queries, self.public, scores = fit.queries, fit.public, fit.queries.scores
-        self.columns, spent = float(np.trace(scores.table_projection)), truncate_rows(fit)
+        self.columns, spent = fit.columns, truncate_rows(fit)
         begin = np.array(np.broadcast_to(begin, scores.shape), dtype=float)
         begin[-1:] += fit.public.center if fit.queries.constant else 0.0
         begin /= fit.queries.units
@@ -126,7 +120,7 @@ class AdaptiveDescent:
         lasting = self.public.has_labels or self.many < FEW_HELD
         self.late = late if (lasting if self.constrained else self.many >= ALL_STEPS and differ) else None
         # Clipped gradients are too short next to squares, whose effect a model at the end shows as long as it is small.
-        self.first_late = self.rounds if squares else self.rounds // 2 * (not self.constrained)
+        self.first_late = self.rounds if squares else 0 if self.constrained else self.rounds // 2
         self.binds = False
         self.pull: Array | None = None
 
@@ -252,9 +246,8 @@ class AdaptiveDescent:
         self.constant, self.slowdown = constant_direction(self.fit, self.matrix), 1.0
         self.variance, self.denoised = back**2 @ self.variance, back**2 @ self.denoised
         self.remaining = np.full(len(turn), self.remaining.max())
-        noise = math.sqrt(self.metric.effective_dim * self.columns / self.num_records) / self.curvature  # of scores
-        noise *= self.queries.sensitivity * self.leverage / self.level
-        self.min_clip = max(self.min_clip, HARMLESS_NOISE / noise)
+        of_clip = self._score_noise(self.queries.sensitivity * self.leverage / self.level / self.curvature)
+        self.min_clip = max(self.min_clip, HARMLESS_NOISE / of_clip)
 
     def _set_clip(self, t: int) -> None:
         """Query a noisy histogram of slopes' lengths, and set the clip by it."""
@@ -299,10 +292,13 @@ class AdaptiveDescent:
         if not public.curvature_varies:
             return rate
         change = rate / self.curvature * self._spread(self.gradient)
-        effective_dim = self.metric.effective_dim * self.columns
-        noise = rate * deviation * math.sqrt(effective_dim / self.num_records) * public.has_log_link
+        noise = self._score_noise(rate * deviation) * public.has_log_link
         most = min(public.max_step(self.curvature), public.score_unit if self.leaps else math.inf)
         return rate * min(1.0, most / max(change / SCORE_CHANGE, noise / SCORE_NOISE, 1e-300))
+
+    def _score_noise(self, deviation: float) -> float:
+        """Return the root mean square change of scores by noise of this standard deviation in each entry of a point."""
+        return deviation * math.sqrt(self.metric.effective_dim * self.columns / self.num_records)
 
     def _spread(self, point: Array) -> float:
         """Return the root mean square of the scores at a point."""
@@ -352,8 +348,10 @@ class AdaptiveDescent:
 
     def _is_pulled_far(self, form: LossForm) -> bool:
         """Return whether squares of the regularizer would move scores by more than a model at the end can show."""
+        if ridge_of(form) is None:
+            return False
         pulled, _ = self._proximal_step(self.point, form, self.curvature * self.truncation)
-        return ridge_of(form) is not None and self._spread(self.point - pulled) > PULLED_FAR * self.public.score_unit
+        return self._spread(self.point - pulled) > PULLED_FAR * self.public.score_unit
 
     def _growth(self, moving: Array, spread: float) -> float:
         """Return the multiple of `moving` to add to the point, by noisy sums of slopes and of squares along it."""

@@ -11,8 +11,9 @@ from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.optim.adaptive_descent import ScoreModel, descend_adaptively
 from dpconvex.optim.constant_models import LabelShares, shared_constants
 from dpconvex.optim.implicit_steps import ImplicitSteps, regularize, slopes_of, stiffness
-from dpconvex.optim.noisy_metrics import centre, constant_direction, row_metric, truncate_rows
+from dpconvex.optim.noisy_metrics import constant_direction, row_metric, truncate_rows
 from dpconvex.optim.public_slopes import public_facts
+from dpconvex.optim.row_metrics import centre
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls_away_from_zero
@@ -101,7 +102,7 @@ class ClassDescent:
         edge = float(np.clip(ENTRY / math.sqrt(2 * fit.queries.rows.count), *RIDGE_ENDS))
         self.metric, *_ = row_metric(fit, MOMENT_SHARE, edge, denoised=True)
         self.matrix = fit.queries.set_metric(self.metric.matrix)
-        self.constant, self.columns = constant_direction(fit, self.matrix), float(np.trace(scores.table_projection))
+        self.constant, self.columns = constant_direction(fit, self.matrix), fit.columns
         self.many = fit.size * fit.level / (fit.queries.sensitivity * self.metric.effective_dim)
         self.implicit = ImplicitSteps(fit, form, self.matrix, self.many)
         ridge = ridge_of(form, free=False)

@@ -179,7 +179,7 @@ class NewtonStep:
         longest = math.sqrt(edge / one)
         both = self.table.shape[::-1] * 2
         rough = np.einsum("kikj->ij", self.queries.vectors(self.table, "roots", longest, level).reshape(both))
-        values, axes = np.linalg.eigh(rough / np.trace(self.scores.table_projection))
+        values, axes = np.linalg.eigh(rough / self.fit.columns)
         # Rows may overstate the curvature of hidden directions. Noise hides their average less than each; twice it is safe.
         lengths = np.maximum(values - edge / 2, np.minimum(2 * revealed(values, edge) + edge / len(values), 1.0))
         inverse = np.linalg.inv(self.matrix)

@@ -62,7 +62,7 @@ def fit_metrics(
 ) -> tuple[Metric, Array, float, float, float, ConstantStart | None]:
     """Return the metric, the matrix for rows, the number of records, the remaining share, the clipped factor, the constant."""
     queries, public, size = fit.queries, fit.public, fit.size
-    most = size * fit.level / (DIRECTIONS * float(np.trace(queries.scores.table_projection)))
+    most = size * fit.level / (DIRECTIONS * fit.columns)
     alone = fit.has_few or (queries.scores.is_shared and public.has_no_curvature)  # Roots at 0 would be noise
     share, ridge = (float(np.clip(queries.rows.count / FEATURES, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if queries.rows.count == 1:  # One row needs no preconditioning
@@ -108,17 +108,11 @@ def curved_metric(fit: Fit, table: Array, rough: Metric, matrix: Array, level: f
     usual = math.sqrt(rough.effective_dim / fit.size * curvature)
     longest = min(max(math.sqrt(CURVED_EDGE * curvature / edge), usual), LONGEST_ROWS * usual)
     hessian = np.einsum("kikj->ij", queries.vectors(table, "roots", longest, level).reshape((columns, rows) * 2))
-    share = curvature * float(np.trace(queries.scores.table_projection))
-    return Metric.of(hessian / share, edge * longest**2 / curvature, SECOND_EDGE, fit.size, base=matrix)
+    return Metric.of(
+        hessian / (curvature * fit.columns), edge * longest**2 / curvature, SECOND_EDGE, fit.size, base=matrix
+    )
 
 
 def constant_direction(fit: Fit, matrix: Array) -> Array | None:
     """Return the direction of the constant among rows in the metric, or None if there is no constant."""
     return np.asarray(np.linalg.solve(matrix.T, np.eye(len(matrix))[-1])) if fit.queries.constant else None
-
-
-def centre(point: Array, weights: Array, constant: Array) -> Array:
-    """Return the part of a point along the constant, which is the mean score."""
-    along = weights * constant
-    along = along if along.any() else constant  # All directions may be noise
-    return np.asarray(np.outer(constant, along @ point / (along @ constant)))

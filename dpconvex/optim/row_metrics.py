@@ -69,6 +69,13 @@ def revealed(values: Array, edge: float) -> Array:
     return np.maximum(clear, rest)
 
 
+def centre(point: Array, weights: Array, constant: Array) -> Array:
+    """Return the part of a point along the constant, which is the mean score."""
+    along = weights * constant
+    along = along if along.any() else constant  # All directions may be noise
+    return np.asarray(np.outer(constant, along @ point / (along @ constant)))
+
+
 def level_metric(queries: PrivateQueries, level: float, size: float, ridge: float, most: float) -> Metric:
     """Return the metric of rows that encode a record's level alone: only the number of records of each level is unknown."""
     moment, deviation = queries.second_moment(level)

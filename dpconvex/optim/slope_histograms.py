@@ -220,12 +220,14 @@ class Fit:
         return 1 if self.queries.people is None else self.queries.privacy.most
 
     @property
+    def columns(self) -> float:
+        """The number of columns of a table that differ."""
+        return float(np.trace(self.queries.scores.table_projection))
+
+    @property
     def people_each(self) -> float:
         """People for each parameter and unit of the level, next to the sensitivity."""
-        each = (
-            self.queries.sensitivity * self.queries.rows.count * float(np.trace(self.queries.scores.table_projection))
-        )
-        return self.people(self.size) * self.level / each
+        return self.people(self.size) * self.level / (self.queries.sensitivity * self.queries.rows.count * self.columns)
 
     @property
     def has_many(self) -> bool:
