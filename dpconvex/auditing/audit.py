@@ -1,6 +1,7 @@
 """`dp.audit`: attacks on each part of a guarantee, and optionally on the releases of repeated fits."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,7 @@ def audit(
         plan = MixturePlan(template, privacy, None, share, "x", "y", "m")
         found = FitOptions(mechanism, residual_noise).prove(template, plan.rest, int(size))
         chosen, certificate = found.mechanism, plan.whole(found.certificate)
-    attacks = attack_certificate(template, certificate, chosen, float(effort), rng)
+    attacks = list(attack_certificate(template, certificate, chosen, float(effort), rng))
     if runs:
         attacks.append(attack_runs(CertifiedFit(template, certificate, chosen), attacks[0], backend, int(runs)))
     return Audit(privacy, certificate.mechanism, tuple(attacks))
@@ -123,16 +124,13 @@ def audit(
 
 def attack_certificate(
     template: Template, certificate: Certificate, mechanism: Mechanism, effort: float, rng: np.random.Generator
-) -> list[Attack]:
-    if isinstance(certificate, QueriesCertificate):
-        attacks = [*attack_queries(analyse(template, mechanism).form, certificate, rng)]
-        if (noise := certificate.clustering) is not None:
-            attacks += [parts.attack_clustering(noise, certificate.privacy.adjacency), *attack_rounds(noise)]
-        return [*attacks, parts.attack_proof(certificate)]
+) -> Iterator[Attack]:
     times = certificate.privacy.person.weight  # the attacked people have equal rows, which count this many times
-    if isinstance(certificate, StatisticsCertificate):
+    if isinstance(certificate, QueriesCertificate):
+        yield from attack_queries(analyse(template, mechanism).form, certificate, rng)
+    elif isinstance(certificate, StatisticsCertificate):
         analysis = analyse(template, SufficientStatistics())
-        found = [parts.attack_statistics(analysis.form, certificate, rng, times)]
+        yield parts.attack_statistics(analysis.form, certificate, rng, times)
     else:
         if times > 1:
             template = template.with_parts(losses=tuple(times * loss for loss in template.losses))
@@ -141,16 +139,18 @@ def attack_certificate(
         said = f"audit: there is no projection on the feasible set: {feasible.reason}"
         require(feasible.has_projection, said)
         if isinstance(certificate, DescentCertificate):
-            found = [parts.attack_gradients(analysis, certificate, effort, rng)]
+            yield parts.attack_gradients(analysis, certificate, effort, rng)
         elif isinstance(certificate, OutputCertificate):
-            found = [parts.attack_output(analysis, certificate, effort, rng)]
+            yield parts.attack_output(analysis, certificate, effort, rng)
         else:
-            found = [Objective(analysis, certificate, effort, rng).attack()]
-    if certificate.cover is not None:
-        found.append(parts.attack_cover(certificate.cover))
+            yield Objective(analysis, certificate, effort, rng).attack()
+    if certificate.cover is not None:  # there is one where noise is not on queries
+        yield parts.attack_cover(certificate.cover)
+        yield from attack_draws(analysis, certificate, mechanism, certificate.cover)
     if certificate.clustering is not None:
-        found.append(parts.attack_clustering(certificate.clustering, certificate.privacy.adjacency))
-    return [*found, *attack_draws(analysis, certificate, mechanism), parts.attack_proof(certificate)]
+        yield parts.attack_clustering(certificate.clustering, certificate.privacy.adjacency)
+        yield from attack_rounds(certificate.clustering)
+    yield parts.attack_proof(certificate)
 
 
 def attack_runs(proved: CertifiedFit, worst: Attack, backend: Any, count: int) -> Attack:

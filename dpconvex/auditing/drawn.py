@@ -14,7 +14,7 @@ from scipy.stats import beta, gamma, t as student
 from dpconvex.auditing.laws import matrix_entries
 from dpconvex.auditing.report import Attack
 from dpconvex.certificates.certificate import Certificate, DescentCertificate, StatisticsCertificate
-from dpconvex.certificates.integer_noise import ClusteringNoise, perturb
+from dpconvex.certificates.integer_noise import ClusteringNoise, IntegerNoise, perturb
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
@@ -76,7 +76,7 @@ def mixture(p: int) -> tuple[Array, Array]:
 class Nothing:
     """An engine without data: the minimiser is the linear term, gradients are 0, K is the whole space.  It records all steps."""
 
-    records, shift, pull = 0, 0.0, 0.0
+    records = 0
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
@@ -88,17 +88,16 @@ class Nothing:
     def loss_gradient(self, *_: Any) -> Array:
         return np.zeros(self.dim)
 
-    clipped_gradient = loss_gradient
-
-    def public_gradient(self, theta: Array) -> Array:
-        return np.eye(1, self.dim)[0] * self.pull
+    clipped_gradient = public_gradient = loss_gradient
 
     def project(self, theta: Array) -> Array:
         self.seen.append(theta)
         return np.zeros(self.dim)
 
 
-def attack_draws(analysis: Analysis, certificate: Certificate, mechanism: Mechanism) -> Iterator[Attack]:
+def attack_draws(
+    analysis: Analysis, certificate: Certificate, mechanism: Mechanism, cover: IntegerNoise
+) -> Iterator[Attack]:
     """Test each noise that a release draws against the distribution that its certificate claims."""
     p, law, scale = certificate.noise_dimension, certificate.noise, certificate.noise_scale
     if p:
@@ -110,12 +109,10 @@ def attack_draws(analysis: Analysis, certificate: Certificate, mechanism: Mechan
         else:
             pooled = [vectors.ravel()] * (law == "gaussian")
             yield attack_sampler("noise as drawn", law, p, scale, [*vectors.T, *pooled])
-    if (cover := certificate.cover) is not None:  # an entry's distribution depends on no dimension nor sensitivity
-        many = replace(cover, dimension=max(DRAWS, cover.dimension), sensitivity=0.0)
-        steps = perturb(np.zeros(many.dimension), many) / cover.step
-        yield attack_sampler("residual noise as drawn", cover.noise, 1, cover.scale, [steps], 1.0)
-    if certificate.clustering is not None:
-        yield from attack_rounds(certificate.clustering)
+    # An entry's distribution depends on no dimension nor sensitivity.
+    many = replace(cover, dimension=max(DRAWS, cover.dimension), sensitivity=0.0)
+    steps = perturb(np.zeros(many.dimension), many) / cover.step
+    yield attack_sampler("residual noise as drawn", cover.noise, 1, cover.scale, [steps], 1.0)
 
 
 def draws(numbers: int) -> int:
@@ -127,7 +124,7 @@ def noise_of(analysis: Analysis, certificate: Certificate, mechanism: Mechanism)
     """Return draws of the noise, shape (m, p), in the p coordinates of `noise_dimension`."""
     rng, dim, count = system_generator(), analysis.form.space.dim, draws(certificate.noise_dimension)
     if isinstance(certificate, StatisticsCertificate):
-        sums, zeros = mechanism_of(certificate, analysis.form), np.zeros(certificate.noise_dimension)
+        sums, zeros = mechanism_of(certificate), np.zeros(certificate.noise_dimension)
         return np.array([sums.perturbed(zeros, certificate, rng) for _ in range(count)])
     found: list[Array] = []
     one, unit = certificate, 1.0

@@ -112,7 +112,7 @@ class StatisticsSearch(Search):
 
 def attack_statistics(form: LossForm, certificate: Certificate, rng: np.random.Generator, times: float) -> Attack:
     """Attack the noise on statistics by the largest difference found between two records, times a person's weight."""
-    search = StatisticsSearch(form, mechanism_of(certificate, form).moments(form, certificate.privacy.adjacency), rng)
+    search = StatisticsSearch(form, mechanism_of(certificate).moments(form, certificate.privacy.adjacency), rng)
     one, distance = search.farthest(certificate.privacy.adjacency)
     distance *= times
     how = f"statistics of two records at distance {distance:.6g}, under the exact distribution of the noise"

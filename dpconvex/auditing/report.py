@@ -12,6 +12,7 @@ from dpconvex.auditing.laws import Masses
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import html_table, paragraph
+from dpconvex.util.plain_data import finite
 
 Place = Mapping[str, Any] | None
 Row = tuple[str, str, str, str]
@@ -136,7 +137,7 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """Return all results except the distributions, as JSON-able data."""
         every = (vars(attack) | {"ratio": attack.ratio, "holds": attack.holds} for attack in self.attacks)
-        listed = [{name: plain(value) for name, value in own.items() if name != "masses"} for own in every]
+        listed = [finite({name: value for name, value in own.items() if name != "masses"}) for own in every]
         return {"holds": self.holds, "privacy": self.privacy.to_dict(), "mechanism": self.mechanism, "attacks": listed}
 
     def plot(self, path: str | os.PathLike[str]) -> None:
@@ -160,11 +161,3 @@ def place_text(place: Place) -> str:
         return "no such record"
     arrays = {key: np.array2string(np.asarray(v), precision=5, threshold=12) for key, v in place.items()}
     return ", ".join(f"{key} = {array}".replace("\n", "") for key, array in arrays.items()) or "nothing"
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON data, with None for NaN and infinity."""
-    if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
-    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value

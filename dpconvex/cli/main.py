@@ -7,7 +7,6 @@ an interrupt.  After an error no model, table or picture is written.  Heavy impo
 import argparse
 import csv
 import json
-import math
 import signal
 import sys
 import warnings
@@ -271,6 +270,8 @@ def parser() -> argparse.ArgumentParser:
 
 def emit(chosen: argparse.Namespace, data: Any, text: object) -> None:
     """Print `data` as JSON if --json was given, and `text` otherwise."""
+    from dpconvex.util.plain_data import finite
+
     Interrupt.close()
     print(json.dumps(finite(data), default=str) if chosen.json else text)
 
@@ -279,15 +280,6 @@ def as_json(certificate: Any) -> dict[str, Any]:
     """Return a certificate as the data that `check` reads, with its proof if it has one."""
     proved = getattr(certificate, "proof", None) is not None
     return dict(json.loads(certificate.to_json())) if proved else {"certificate": certificate.to_dict()}
-
-
-def finite(data: Any) -> Any:
-    """Return data with None in place of infinite numbers and NaN, which JSON does not have."""
-    if isinstance(data, dict):
-        return {name: finite(value) for name, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def budget(chosen: argparse.Namespace) -> None:

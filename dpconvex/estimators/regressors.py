@@ -282,7 +282,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         if self.mechanism is not None:
             return None
         template, proof = self.template(features), super().certificate(features, size)
-        moments = mechanism_of(proof, form_of(template)).moments(form_of(template), self.adjacency)
+        moments = mechanism_of(proof).moments(form_of(template), self.adjacency)
         nothing = Statistics(np.zeros(moments.count), moments, fields_of(template), proof, proof.privacy, "", template)
         count = features + self.fit_intercept  # number of eigenvalues; the smallest is at most their mean
         largest = size * (self.radius**2 + self.fit_intercept) / count

@@ -12,7 +12,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.record import require_arrays
 from dpconvex.errors import NotConverged
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
-from dpconvex.mechanisms.rounding import has_other_terms, minimiser_norm, regularizer_curvature
+from dpconvex.mechanisms.rounding import minimiser_norm, quadratic_parts, regularizer_curvature
 from dpconvex.optim import backend as backends
 from dpconvex.optim.certify import FirstOrder, Warm
 from dpconvex.optim.problem import Problem
@@ -37,7 +37,7 @@ class DataEngine:
     ) -> Problem:
         form, radius = self.analysis.form, 0.0
         smooth = smooth_analysis(self.analysis, smoothing) if smoothing else self.analysis
-        if has_other_terms(form):  # a ball around 0 that holds the minimiser, by its certificate
+        if quadratic_parts(form)[2] is not None:  # a ball around 0 that holds the minimiser, by its certificate
             noise, bound = 0.0 if linear is None else float(np.linalg.norm(linear)), smooth.gradient_bound
             radius = minimiser_norm(smooth, strong_convexity, bound, self.size, added, self.batch.size, noise)
         return Problem(

@@ -62,7 +62,7 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
         "centres": centres,
         "tangents": tangents,
         "modulus": exact(certificate.strong_convexity * (1 - 1e-13)),
-        "moments": plain_moments(mechanism_of(certificate, form).moments(form, certificate.privacy.adjacency))
+        "moments": plain_moments(mechanism_of(certificate).moments(form, certificate.privacy.adjacency))
         if sums
         else [],
         "sampled": sampled(certificate) if "sampling" in certificate.settings else {},

@@ -356,7 +356,7 @@ def covered(fit: CertifiedFit, batch: Batch, backend: Any, source: NoiseSource, 
     """Compute the noisy answer, or the noisy sums, add the residual noise on a grid, and return the release."""
     template, certificate, mechanism, cover = fit.template, fit.certificate, fit.mechanism, fit.certificate.cover
     if isinstance(certificate, StatisticsCertificate):
-        mechanism = mechanism_of(certificate, form_of(template))
+        mechanism = mechanism_of(certificate)
     analysis = analyse(template, mechanism)
     if cover is not None and cover.counting:  # the noise depends on a bound on the records, from a private count
         most = noisy_upper_count(cover, batch.size, source.apart(), certificate.privacy.most)

@@ -58,13 +58,6 @@ def minimiser_radius(analysis: Analysis, size: int, noise: float, dimension: int
     return max(min(reference_radius(analysis) * growth, analysis.form.feasible.norm_bound), SMALLEST)
 
 
-def affordable(cost: Callable[[float], float], start: float, epsilon: float) -> float:
-    high = start
-    while cost(math.exp(high)) >= epsilon:
-        high += 1.0
-    return float(brentq(lambda t: cost(math.exp(t)) - epsilon, start, high))
-
-
 def best_added(
     risk: Callable[[float], float],
     regular: float,
@@ -80,7 +73,10 @@ def best_added(
 
     start = math.log(regular)
     if cost is not None and cost(regular) >= epsilon:
-        start = affordable(cost, start, epsilon)
+        high = start
+        while cost(math.exp(high)) >= epsilon:
+            high += 1.0
+        start = float(brentq(lambda t: cost(math.exp(t)) - epsilon, start, high))
     grid = start + STEPS[start + STEPS <= max(start, LARGEST_LOG)]
     values = [total(t) for t in grid]
     best = int(np.argmin(values))

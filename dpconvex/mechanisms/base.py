@@ -11,6 +11,7 @@ from dpconvex.errors import NotPrivate
 from dpconvex.expressions.atoms.powers import DECLARED
 from dpconvex.expressions.expression import postorder
 from dpconvex.model.privacy import Privacy
+from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
@@ -58,6 +59,10 @@ class ForUnits:
     """Base of mechanisms that also protect people with several records; all other mechanisms raise for these."""
 
     units: ClassVar[bool] = True
+
+    def noise_bound(self, certificate: Certificate, probability: float) -> float:
+        """Return the norm that rotation-invariant noise exceeds with this probability."""
+        return SPHERICAL[certificate.noise].quantile(certificate.noise_dimension, certificate.noise_scale, probability)
 
 
 DRAWN = "The noise is drawn in floating point from a cryptographic generator seeded by the operating system."

@@ -12,7 +12,7 @@ from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms import base
 from dpconvex.mechanisms.added_quadratic import ADDED, GUESS
-from dpconvex.mechanisms.rounding import largest_eigenvalue, public_start, quadratic_parts, regularizer_curvature
+from dpconvex.mechanisms.rounding import public_start, quadratic_parts, regularizer_curvature
 from dpconvex.model.privacy import Privacy, not_for_units, remaining
 from dpconvex.noise.gaussian import gaussian_sigma
 from dpconvex.noise.loss_distributions import sampled_multiplier
@@ -20,7 +20,7 @@ from dpconvex.noise.samplers import SPHERICAL, in_subspace
 from dpconvex.numerics import EPSILON, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.regularizer import slope_of
+from dpconvex.sensitivity.regularizer import largest_row_sum, slope_of
 from dpconvex.sets.kinks import split_kinks
 from dpconvex.sets.quadratics import as_squares, linear_parts, weighted_sum
 from dpconvex.util.arguments import COUNT, check_fields, number_in, require
@@ -205,11 +205,11 @@ class NoisyGradientDescent(base.ForUnits):
         for most in scale * 2.0 ** np.arange(1, 30):  # iterates are bounded for noise of this size
             rounding = path_rounding(analysis, certificate, records, float(most))
             apart = max(clean + 2 * rounding, reach)
-            found = with_more_noise(certificate, reach, apart - reach, {"G_adj": apart})
+            found = with_more_noise(certificate, reach, apart - reach, apart)
             if "sampling" in certificate.settings and rounding > 0:
                 paid = ROUNDING_SHARE * certificate.noise_epsilon, ROUNDING_SHARE * certificate.noise_delta
                 more = math.hypot(scale, gaussian_sigma(*paid, 2 * rounding) * root) - scale
-                found = with_more_noise(certificate, scale, more, {"G_adj": apart})
+                found = with_more_noise(certificate, scale, more, apart)
             if found.noise_scale <= most:
                 # Rounding of noise drawn in floating point; the noise of each step hides rounding in its sums.
                 drawn = EPSILON * (analysis.form.space.dim + 16) * self.noise_bound(found, TAIL)
@@ -283,12 +283,12 @@ def assumptions(analysis: Analysis, clip: float) -> tuple[str, ...]:
     return (*said, *base.declared_constants(analysis))
 
 
-def with_more_noise(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:
-    """Return a certificate with more noise: its sensitivity rises from `reach` by `more`, and its noise in proportion."""
+def with_more_noise(certificate: Certificate, reach: float, more: float, apart: float) -> Certificate:
+    """Return a certificate with noise larger by ``1 + more / reach``, for neighbours that are `apart`."""
     ratio, proof = (reach + more) / reach * (1 + NORM_SLACK), certificate.derivation
     mean = None if certificate.mean_noise is None else certificate.mean_noise * ratio
     why = "noise grows in proportion to how far neighbours are apart"
-    step = Derivation("noise that hides rounding", "", claims, why)
+    step = Derivation("noise that hides rounding", "", {"G_adj": apart}, why)
     steps = (*(child for child in proof.children if child.rule != step.rule), step)
     scale = certificate.noise_scale * ratio
     derivation = replace(proof, children=steps)
@@ -321,18 +321,11 @@ def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[fl
 
 def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, stiff: float) -> tuple[float, float]:
     """Return the step size, and a bound on it for records of any directions; `noise` is the noise of all steps together."""
-    most = min(NOISE_MARGIN * margin_length(analysis) / noise, 1 / stiff if stiff else math.inf)
-    directions = 1.0, max(analysis.form.bases.count, 1)
-    step, largest = (min(most, longest_step(analysis, bound * records, records, d)) for d in directions)
-    return step, largest
-
-
-def longest_step(analysis: Analysis, pull: float, records: float, directions: float) -> float:
-    """Return the largest step size for gradients that add up to at most `pull`."""
+    length, bend = margin_length(analysis), curvature_or_zero(analysis)
+    most = min(NOISE_MARGIN * length / noise, 1 / stiff if stiff else math.inf)
     margin = STEP_MARGIN if analysis.unbounded is None else UNBOUNDED_MARGIN
-    bend = curvature_or_zero(analysis)
-    longest = margin * margin_length(analysis) / pull
-    return directions * (min(longest, BENDS / (bend * records)) if bend else longest)
+    longest = min(margin * length / (bound * records), BENDS / (bend * records) if bend else math.inf)
+    return min(most, longest), min(most, max(analysis.form.bases.count, 1) * longest)
 
 
 def margin_length(analysis: Analysis) -> float:
@@ -346,7 +339,7 @@ def margin_length(analysis: Analysis) -> float:
 def regularizer_steepness(analysis: Analysis, size: int) -> tuple[float, float]:
     """Bound the curvature of the regularizer's smooth part, and the slope of its other part from the start on, in sum form."""
     form = analysis.form
-    constant, (stiff, _, _) = largest_eigenvalue(analysis), quadratic_parts(form)
+    constant, (stiff, _, _) = largest_row_sum(analysis.regularizer[0]), quadratic_parts(form)
     bend = regularizer_curvature(form, form.feasible.norm_bound)
     smooth = math.isfinite(bend.rest)
     slope = public_start(analysis, size, 0.0)[1] + 2 * size * slope_of_rest(form, smooth)
@@ -373,23 +366,16 @@ def curvature_or_zero(analysis: Analysis) -> float:
 
 def path_rounding(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> float:
     """Bound the rounding of sums of `records` gradients at all iterates: in K, or within reach of all steps from the start."""
-    form, bound = analysis.form, certificate.gradient_bound
-    drawn, radius = path(analysis, certificate, records, sigma)
+    form, bound, steps, rate = analysis.form, certificate.gradient_bound, certificate.steps, certificate.sampling
+    rare, radius = TAIL / (2 * steps), form.feasible.norm_bound
+    drawn = most_drawn(records, rate, rare) if rate < 1 else records
+    if not form.feasible.bounded:
+        longest = GAUSSIAN.quantile(certificate.noise_dimension, sigma, rare)
+        pull = rate * regularizer_steepness(analysis, certificate.size)[1]
+        start = float(np.linalg.norm(public_start(analysis, 1.0, 0.0)[0]))
+        radius = start + steps * certificate.largest_step * (drawn * bound + longest + pull)
     # The depth of sums is that of all records; their terms are those of sampled records.
     return form.lengths.gradient_error(records, bound, curvature_or_zero(analysis), radius, 0.0) * drawn / records
-
-
-def path(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> tuple[float, float]:
-    """Bound the number of sampled records in a step, and the norm of all iterates."""
-    steps, rate, feasible = certificate.steps, certificate.sampling, analysis.form.feasible
-    rare = TAIL / (2 * steps)
-    drawn = most_drawn(records, rate, rare) if rate < 1 else records
-    if feasible.bounded:
-        return drawn, feasible.norm_bound
-    longest = GAUSSIAN.quantile(certificate.noise_dimension, sigma, rare)
-    pull = rate * regularizer_steepness(analysis, certificate.size)[1]
-    start = float(np.linalg.norm(public_start(analysis, 1.0, 0.0)[0]))
-    return drawn, start + steps * certificate.largest_step * (drawn * certificate.gradient_bound + longest + pull)
 
 
 def most_drawn(records: float, sampling: float, probability: float) -> float:

@@ -30,7 +30,7 @@ class MatrixLaw(GammaLaw):
         super().__init__(analysis, privacy)
         found = best_structure(analysis)
         self.sensitivity = privacy.person.weight * analysis.gradient_bound * (1 + (privacy.adjacency == "replace-one"))
-        self.square_of_unit = found.square
+        self.unit = found.square, math.sqrt(found.square)
         self.how = f"; gradients of rank one: {found.name}"
         self.settings = {
             "rows": float(found.rows),
@@ -38,10 +38,6 @@ class MatrixLaw(GammaLaw):
             "degrees_of_freedom": float(degrees_of_freedom(found.rows, found.columns)),
             "nuclear_sensitivity": self.sensitivity,
         }
-
-    @property
-    def unit(self) -> tuple[float, float]:
-        return self.square_of_unit, math.sqrt(self.square_of_unit)
 
     def cost(self, beta: float, mu: float) -> tuple[float, str]:
         person = self.privacy.person
@@ -53,15 +49,6 @@ class MatrixLaw(GammaLaw):
         structure = best_structure(analysis)
         drawn = matrix_noise(structure.rows, structure.columns, scale, rng)
         return np.asarray(structure.map @ drawn.ravel(), dtype=float)
-
-    @classmethod
-    def bound(cls, certificate: Certificate, probability: float) -> float:
-        """Return a quantile of the longest row; the tail is heavy.  Half of the probability is for `rounding`."""
-        return noise_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
-
-    @classmethod
-    def rounding(cls, certificate: Certificate, probability: float) -> float:
-        return rounding_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
 
 
 def shape_of(certificate: Certificate) -> tuple[int, int]:

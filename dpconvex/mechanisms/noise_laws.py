@@ -1,14 +1,13 @@
 """Distributions of the noise b of objective perturbation: calibration to a template and a guarantee, and drawing."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from scipy.optimize import brentq
 
 from dpconvex.accounting.events import Event, Hull, Perturbation, Pure
-from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import NotPrivate
 from dpconvex.mechanisms.base import check_delta
 from dpconvex.model.privacy import Privacy
@@ -29,13 +28,11 @@ class NoiseCalibration:
     """The calibrated noise of a guarantee."""
 
     scale: float  # 1/beta or sigma
-    sensitivity: float  # In the norm of the noise distribution
     jacobian: float  # The part of epsilon that pays for curvature
     how: str  # The name of the bound that was used
     square: float  # Mean square of the norm of the noise, and its mean
     mean: float
     event: Event
-    settings: dict[str, float] = field(default_factory=dict)
 
 
 class NoiseDistribution:
@@ -45,7 +42,7 @@ class NoiseDistribution:
 
     def __init__(self, analysis: Analysis, privacy: Privacy) -> None:
         self.analysis, self.privacy = analysis, privacy
-        self.sensitivity = analysis.sensitivity(privacy.adjacency, privacy.person)
+        self.sensitivity = analysis.sensitivity(privacy.adjacency, privacy.person)  # in the norm of the distribution
         self.p = analysis.form.noise_dimension
         self.settings: dict[str, float] = {}
 
@@ -60,25 +57,15 @@ class NoiseDistribution:
     def draw(cls, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
         return in_subspace(analysis.form.basis, cls.norm.draw(analysis.form.noise_dimension, scale, rng))
 
-    @classmethod
-    def bound(cls, certificate: Certificate, probability: float) -> float:
-        return cls.norm.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
-
-    @classmethod
-    def rounding(cls, certificate: Certificate, probability: float) -> float:
-        """Bound the rounding error of drawing that is not proportional to the norm."""
-        return 0.0
-
 
 class GammaLaw(NoiseDistribution):
     """Gamma noise, with density proportional to ``exp(-beta ||b||)``."""
 
     norm, how = SPHERICAL["gamma"], ""
 
-    @property
-    def unit(self) -> tuple[float, float]:
-        """The mean square and the mean of the norm for beta = 1."""
-        return float(self.p * (self.p + 1)), float(self.p)
+    def __init__(self, analysis: Analysis, privacy: Privacy) -> None:
+        super().__init__(analysis, privacy)
+        self.unit = float(self.p * (self.p + 1)), float(self.p)  # the mean square and the mean of the norm for beta = 1
 
     def cost(self, beta: float, mu: float) -> tuple[float, str]:
         """Bound epsilon for an inverse scale, jointly for gradient and curvature if that is known."""
@@ -105,7 +92,7 @@ class GammaLaw(NoiseDistribution):
                 found, step = max(found - step, 0.0), 2 * step
         jacobian, how = max(epsilon - found * self.sensitivity, 0.0), self.cost(found, mu)[1] + self.how
         norms = self.unit[0] / found**2, self.unit[1] / found
-        return NoiseCalibration(1 / found, self.sensitivity, jacobian, how, *norms, Pure(epsilon), self.settings)
+        return NoiseCalibration(1 / found, jacobian, how, *norms, Pure(epsilon))
 
 
 class GaussianLaw(NoiseDistribution):
@@ -127,7 +114,7 @@ class GaussianLaw(NoiseDistribution):
             raise too_curved(self.analysis, self.privacy.epsilon, self.analysis.log_det(mu, self.privacy.person)[0])
         hulls, _, how, jacobian = self._worst(mu, sigma)
         norms = self.norm.square(self.p, sigma), self.norm.mean(self.p, sigma)
-        return NoiseCalibration(sigma, self.sensitivity, jacobian, how, *norms, Perturbation(sigma, hulls))
+        return NoiseCalibration(sigma, jacobian, how, *norms, Perturbation(sigma, hulls))
 
     def _sigma(self, mu: float, accuracy: float) -> float | None:
         delta = self.privacy.delta

@@ -9,7 +9,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate
 from dpconvex.mechanisms import added_quadratic as quadratic, base
-from dpconvex.mechanisms.matrix_noise import MatrixLaw
+from dpconvex.mechanisms.matrix_noise import MatrixLaw, noise_bound, rounding_bound, shape_of
 from dpconvex.mechanisms.noise_laws import GammaLaw, GaussianLaw, NoiseCalibration, NoiseDistribution
 from dpconvex.model.privacy import Privacy
 from dpconvex.sensitivity.analysis import Analysis
@@ -84,11 +84,11 @@ class ObjectivePerturbation(base.ForUnits):
             noise_scale=found.scale,
             derivation=Derivation("objective perturbation", "", privacy.claims, SOURCE, steps),
             assumptions=ASSUMPTIONS + base.declared_constants(analysis),
-            advice=(advise(curved / privacy.epsilon, mu, found.sensitivity),),
+            advice=(advise(curved / privacy.epsilon, mu, law.sensitivity),),
             noise=self.noise,
             mean_noise=None if self.noise == "gamma" else found.mean,
             predicted_risk=added * radius**2 / 2 + found.square / (2 * mu),
-            settings=found.settings,
+            settings=law.settings,
             event=found.event,
         )
 
@@ -97,11 +97,15 @@ class ObjectivePerturbation(base.ForUnits):
         return engine.minimise(mu, certificate.tolerance, linear=noise, added=certificate.added)
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
-        return LAWS[self.noise].bound(certificate, probability)
+        if self.noise != "matrix":
+            return super().noise_bound(certificate, probability)
+        # The tail is heavy; half of the probability is for the rounding.
+        return noise_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
 
     def noise_rounding(self, certificate: Certificate, probability: float) -> float:
         """Bound the rounding error of the drawn noise beyond the bound by its norm (`residual_noise`)."""
-        return LAWS[self.noise].rounding(certificate, probability)
+        matrix = self.noise == "matrix"
+        return rounding_bound(*shape_of(certificate), certificate.noise_scale, probability / 2) if matrix else 0.0
 
     def _choose(self, law: NoiseDistribution, analysis: Analysis, privacy: Privacy, size: int) -> float:
         """Return the added modulus with the least predicted risk (docs/theory.md), from public numbers only."""

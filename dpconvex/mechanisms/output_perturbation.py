@@ -100,9 +100,6 @@ class OutputPerturbation(base.ForUnits):
         theta = engine.minimise(mu, tolerance, added=certificate.added, smoothing=certificate.smoothing)
         return theta + self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
 
-    def noise_bound(self, certificate: Certificate, probability: float) -> float:
-        return self.law.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
-
     def _square(self, analysis: Analysis, privacy: Privacy, mu: float) -> float:
         reach = analysis.sensitivity(privacy.adjacency, privacy.person) / mu
         return self.law.square(analysis.form.space.dim, self.law.calibrate(privacy.epsilon, privacy.delta, reach))

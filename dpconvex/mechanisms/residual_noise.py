@@ -18,7 +18,6 @@ from dpconvex.mechanisms.rounding import (
     kinks_of,
     largest_count,
     largest_distance_floor,
-    largest_eigenvalue,
     regularizer_curvature,
 )
 from dpconvex.model.privacy import Privacy, remaining
@@ -26,6 +25,7 @@ from dpconvex.noise.discrete import GAUSSIAN, LAPLACE, measurement
 from dpconvex.noise.gaussian import gaussian_sigma, grid_loss, integer_scale
 from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.regularizer import largest_row_sum
 from dpconvex.util.arguments import FRACTION, POSITIVE, check_fields, require
 
 # Default share of epsilon for the residual noise; its largest epsilon; its share if the residual noise would be larger than the
@@ -185,7 +185,7 @@ def usual_tolerance(analysis: Analysis, certificate: Certificate, cap: float, re
     if isinstance(certificate, OutputCertificate):
         return RELATIVE_SIZE * certificate.expected_noise
     radius = answer_radius(analysis, certificate, cap, records)
-    regular = largest_eigenvalue(analysis) + regularizer_curvature(analysis.form, radius).rest
+    regular = largest_row_sum(analysis.regularizer[0]) + regularizer_curvature(analysis.form, radius).rest
     curvature = certificate.size * (certificate.hessian_bound + regular) + certificate.added
     return RELATIVE_SIZE * certificate.expected_noise / max(curvature, certificate.strong_convexity)
 

@@ -29,18 +29,16 @@ SURPLUS = 2  # Under add-remove the number of records is private; bounds hold up
 GAPS = 16.0
 
 
-def largest_distance_floor(
-    analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
-) -> float:
+def largest_distance_floor(analysis: Analysis, certificate: Certificate, noise_bound: float, records: float) -> float:
     """Bound the rounding part of a distance in `dpconvex.optim.problem`, over all data sets and noise up to a bound."""
     mu = certificate.strong_convexity
     if mu <= 0:
         return float(np.inf)
     form, feasible, kinks = analysis.form, analysis.form.feasible, kinks_of(analysis.form)
-    records = largest_count(certificate.privacy, certificate.size) if records is None else records
     start, slope = public_start(analysis, certificate.size, certificate.added)
     radius = answer_radius(analysis, certificate, noise_bound, records)
-    curved = certificate.size * (largest_eigenvalue(analysis) + regularizer_curvature(form, radius).rest)
+    stiff = largest_row_sum(analysis.regularizer[0])
+    curved = certificate.size * (stiff + regularizer_curvature(form, radius).rest)
     stiffness = curved + certificate.added
     loss_bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
@@ -89,11 +87,8 @@ def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls:
     return math.sqrt(GAPS * relative_rounding(region, radius) * decrease / mu) + residual
 
 
-def answer_radius(
-    analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
-) -> float:
-    """Bound the norm of a certificate's minimiser, over all data sets and noise up to a bound."""
-    records = largest_count(certificate.privacy, certificate.size) if records is None else records
+def answer_radius(analysis: Analysis, certificate: Certificate, noise_bound: float, records: float) -> float:
+    """Bound the norm of a certificate's minimiser, over all data sets of so many records and noise up to a bound."""
     mu, bound = certificate.strong_convexity, certificate.gradient_bound
     smooth = smooth_analysis(analysis, certificate.smoothing) if certificate.smoothing else analysis
     return minimiser_norm(smooth, mu, bound, certificate.size, certificate.added, records, noise_bound)
@@ -141,19 +136,14 @@ def start_and_slope(analysis: Analysis) -> tuple[Array, Array]:
     return start, slope_of(form.template.regularizer, form.space, start)
 
 
-def largest_eigenvalue(analysis: Analysis) -> float:
-    """Bound the largest eigenvalue of the regularizer's constant curvature by its largest absolute row sum."""
-    return largest_row_sum(analysis.regularizer[0])
-
-
 def kinks_of(form: LossForm) -> Kinks:
     return split_kinks(form.feasible, form.template.regularizer)[1]
 
 
-def projection_error(form: LossForm, norm: float, step: float = 0.0) -> float:
-    """Bound the error of a computed proximal step (step 0: a projection) from a point of this norm."""
+def projection_error(form: LossForm, norm: float, step: float) -> float:
+    """Bound the error of a computed proximal step from a point of this norm."""
     kinks = kinks_of(form)
-    return form.feasible.error(norm) + 4 * EPSILON * norm + (kinks.error(norm, step) if kinks and step else 0.0)
+    return form.feasible.error(norm) + 4 * EPSILON * norm + (kinks.error(norm, step) if kinks else 0.0)
 
 
 def regularizer_curvature(form: LossForm, radius: float) -> CurvatureBounds:
@@ -161,11 +151,6 @@ def regularizer_curvature(form: LossForm, radius: float) -> CurvatureBounds:
     bounded = form.feasible.norm_bound
     radius = bounded if bounded <= radius else 2.0 ** math.ceil(math.log2(max(radius, 1e-100)))
     return curvature_up_to(form, radius)
-
-
-def has_other_terms(form: LossForm) -> bool:
-    """Return whether a regularizer has terms besides squares, affine terms and kinks in a proximal map."""
-    return quadratic_parts(form)[2] is not None
 
 
 @once

@@ -124,9 +124,6 @@ class SufficientStatistics(ForUnits):
         """Raise `TemplateError`: `solve` releases statistics as they are, and fits afterwards."""
         raise TemplateError("SufficientStatistics: use dp.solve or dp.statistics.")
 
-    def noise_bound(self, certificate: Certificate, probability: float) -> float:
-        return self.law.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
-
 
 def summation_error(moments: Moments, length: float, records: float) -> float:
     """Bound the error of computed sums: k roundings of a product, n of an absolute sum of n terms (Higham 2002, section 4.2)."""
@@ -136,6 +133,6 @@ def summation_error(moments: Moments, length: float, records: float) -> float:
     return 2 * roundings * EPSILON * max(records, 1.0) * length
 
 
-def mechanism_of(certificate: Certificate, form: LossForm) -> SufficientStatistics:
+def mechanism_of(certificate: Certificate) -> SufficientStatistics:
     settings = certificate.settings
     return SufficientStatistics(certificate.noise, settings[WEIGHT], RESIDUALS in settings)

@@ -38,6 +38,16 @@ def without_missing(value: Any) -> Any:
     return [without_missing(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def finite(data: Any) -> Any:
+    """Return data with lists for arrays, and None for infinite numbers and NaN, which JSON does not have."""
+    if isinstance(data, Mapping):
+        return {name: finite(value) for name, value in data.items()}
+    data = data.tolist() if isinstance(data, np.ndarray | np.generic) else data
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
 def build(kind: Any, value: Any, readers: Readers | None = None, where: str = "") -> Any:
     """Return a value of the type hint `kind`, or raise `TemplateError`; `readers` convert types with a form of their own."""
     if kind is Any or (type(value) is kind and kind in (bool, int, str)):

@@ -18,7 +18,7 @@ from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms import residual_noise as residual
 from dpconvex.mechanisms.residual_noise import calibrate_residual_noise, cover_records, margin, noise_cap, room_above
-from dpconvex.mechanisms.rounding import answer_radius, largest_distance_floor
+from dpconvex.mechanisms.rounding import answer_radius, largest_count, largest_distance_floor
 from dpconvex.noise.gaussian import gaussian_delta, grid_loss, integer_level
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.optim.backend import resolve_backend
@@ -148,7 +148,8 @@ def test_no_fit_fails_and_the_public_bounds_hold(problem, adjacency):
         promise, spy = dp.Privacy(epsilon, adjacency=adjacency), Spy()
         certificate = dp.verify(template, promise, size, GAMMA)
         cap = certificate.cover.noise_cap
-        lowest, radius = largest_distance_floor(analysis, certificate, cap), answer_radius(analysis, certificate, cap)
+        seen = analysis, certificate, cap, largest_count(promise, size)
+        lowest, radius = largest_distance_floor(*seen), answer_radius(*seen)
         assert certificate.tolerance >= room_above(analysis) * lowest * (1 - 1e-12)
         for data in ({"x": x, "y": labels}, corner):
             dp.solve(template, data, promise, GAMMA, backend=spy, size=size, seed=0)
@@ -174,10 +175,10 @@ def test_the_radius_holds_for_records_that_pull_far_and_little(count):
     x = np.sqrt(mu / count)  # the end of the slope is where the quadratic stops a step along it
     assert x <= 1
     for noise in (0.0, 10.0):
-        radius = answer_radius(analysis, certificate, noise)
+        radius = answer_radius(analysis, certificate, noise, count)
         slope = lambda v: mu * v - noise - count * x * np.clip((1 - x * v) / 0.01, 0, 1)  # noqa: B023, E731
         assert brentq(slope, 0, 10 * radius) <= radius
-    assert np.sqrt(count / mu) >= 0.98 * answer_radius(analysis, certificate, 0.0)
+    assert np.sqrt(count / mu) >= 0.98 * answer_radius(analysis, certificate, 0.0, count)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
