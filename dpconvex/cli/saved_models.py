@@ -8,6 +8,7 @@ import sys
 import warnings
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import dpconvex as dp
@@ -15,8 +16,8 @@ from dpconvex.cli.commands import ledger, load_model
 from dpconvex.cli.declarations import CURVES, open_table
 from dpconvex.cli.main import REFUSED, as_json, emit
 from dpconvex.data.schema import Schema
-from dpconvex.data.tables import Table, as_list, separator
-from dpconvex.errors import DomainError, NotConverged
+from dpconvex.data.tables import Table, as_list, csv_table, separator
+from dpconvex.errors import NotConverged
 from dpconvex.fitting.intervals import DOUBT
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effect_unit, effects, missing_charges, missing_intercept
@@ -109,14 +110,12 @@ def grouped(schema: Schema, table: Any, name: str, data: Any) -> tuple[Any, tupl
 def split(chosen: argparse.Namespace) -> None:
     """Split the lines of a CSV file between two files; all lines of a person go to the same file."""
     files = [writable(path, {"the table": chosen.data}) for path in (chosen.out, chosen.test)]
+    names = csv_table(Path(chosen.data), False).names  # raises for a damaged file, or for lines of another length
     with open(chosen.data, newline="", encoding="utf-8-sig") as stream:
         mark = separator(stream)
         head, *lines = filter(None, csv.reader(stream, delimiter=mark))  # blank lines are skipped
-    one_of(head).or_none.check(chosen.data, **{"--unit": chosen.privacy_unit})
-    place = None if chosen.privacy_unit is None else head.index(chosen.privacy_unit)
-    short = [k for k, line in enumerate(lines, start=1) if place is not None and len(line) <= place]
-    said = f"record {min(short, default=0)} ends before the column {chosen.privacy_unit!r}; repair its line"
-    require(not short, f"{chosen.data}: {said}.", DomainError)
+    one_of(names).or_none.check(chosen.data, **{"--unit": chosen.privacy_unit})
+    place = None if chosen.privacy_unit is None else names.index(chosen.privacy_unit)
     whose = len(lines) if place is None else [line[place].strip() for line in lines]
     given = {"test": chosen.part, "seed": chosen.seed, "adjacency": chosen.adjacency}
     parts = dp.split(whose, **{name: value for name, value in given.items() if value is not None})

@@ -26,7 +26,7 @@ from dpconvex.fitting.engine import DataEngine, check_backend
 from dpconvex.fitting.fit_warnings import constant_value, few_records
 from dpconvex.fitting.release import Release, annotated, fields_of, functions_of
 from dpconvex.fitting.statistics import Statistics
-from dpconvex.fitting.verify import CertifiedFit, FitOptions, RangedFit, analyse, check_template, form_of
+from dpconvex.fitting.verify import CertifiedFit, FitOptions, Ranged, analyse, check_template, form_of
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.residual_noise import ResidualNoise, check_noise, cover_records, noisy_upper_count
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
@@ -271,10 +271,6 @@ class FitJob:
             raise DomainError(f"{error}{paid}") from error
 
 
-def forgotten(known: dict[int, Any], where: int, _: Any) -> None:
-    known.pop(where, None)  # an argument, because globals may be gone at the end of Python
-
-
 def note_fit(data: Any, change: int = 0, told: bool = False) -> int:
     """Add to the number of fits of an array; return the number before, or 0 if the last call set `told`."""
     first, before = next(iter(data.values()), None) if isinstance(data, Mapping) else data, 0
@@ -283,7 +279,7 @@ def note_fit(data: Any, change: int = 0, told: bool = False) -> int:
         alive, fits, silent = FITTED.get(where, (None, 0, False))
         fits, silent = (fits, silent) if alive is not None and alive() is first else (0, False)
         before = 0 if silent else fits
-        FITTED[where] = ref(first, partial(forgotten, FITTED, where)), max(fits + change, 0), told
+        FITTED[where] = ref(first, partial(FITTED.pop, where)), max(fits + change, 0), told
     return before
 
 
@@ -317,20 +313,24 @@ def released(
     if isinstance(fit.certificate, QueriesCertificate):
         return release_steps(analyse(fit.template, fit.mechanism).form, fit.certificate, batch, source, whose)
     if fit.ranged is not None:
-        return in_range(fit.ranged, batch, backend, source, whose, fit.certificate)
+        return in_range(fit.certificate, fit.ranged, batch, backend, source, whose)
     return covered(fit, batch, backend, source, whose)
 
 
 def in_range(
-    fit: RangedFit, batch: Batch, backend: Any, source: NoiseSource, whose: Any, proved: Certificate
+    proved: Certificate, ranged: Ranged, batch: Batch, backend: Any, source: NoiseSource, whose: Any
 ) -> Release:
     """Choose the range of the target privately, fit within this range, and return the release for the declared target."""
-    target, bounds = fit.target, (fit.target.middle, fit.target.half)
+    plan, target, fit = ranged
+    bounds = target.middle, target.half
     counts = batch.added_up(counts_of, batch.share(bounds))
-    where = fit.plan.chosen(np.zeros(CELLS, np.int64) if counts is None else counts, source.seeded)
+    where = plan.chosen(np.zeros(CELLS, np.int64) if counts is None else counts, source.seeded)
     within = batch.mapped(rescaled_targets, batch.share((*bounds, *where)))
-    found: Any = covered(fit.within(where), within, backend, source.next(), whose)
-    whole, paid = fit.plan.whole(found.certificate), source.spending(proved.privacy)
+    if fit.template.constraints:  # they are scaled; no constant is larger
+        place = plan.times(target.form.noise_dimension), where[1], target.offset(where)
+        fit = replace(fit, template=target.capped(*place))
+    found: Any = covered(fit, within, backend, source.next(), whose)
+    whole, paid = plan.whole(found.certificate), source.spending(proved.privacy)
     whole = whole.copied(event=proved.event, privacy=proved.privacy, advice=proved.advice)
     return replace(found, parameters=target.restored(found.parameters, where), certificate=whole, **paid)
 

@@ -252,6 +252,7 @@ class Coefficients(StatedNumbers):
         value = float(slopes @ estimates)
         if over is not None:
             divisor = float(sums[1][used] @ estimates)
+            require(divisor, "combination: the divisor, the sum `over`, is 0.")
             value, slopes = value / divisor, (slopes - value / divisor * sums[1][used]) / divisor
         error = float(np.sqrt(slopes @ covariance @ slopes))
         reach = error * -float(ndtri((1 - self.confidence) / 2))

@@ -137,24 +137,14 @@ class CertifiedFit:
     template: Template
     certificate: Certificate
     mechanism: Mechanism
-    ranged: "RangedFit | None" = None  # the plan that finds the range of the target first
+    ranged: "Ranged | None" = None  # if the range of the target is found first
 
     def advised(self, said: str) -> Self:
         return replace(self, certificate=self.certificate.advised(said)) if said else self
 
 
-@dataclass(frozen=True)
-class RangedFit:
-    """A fit to targets scaled by a range that is found first, with its part of the guarantee."""
-
-    plan: RangePlan
-    target: Target
-    fit: CertifiedFit
-
-    def within(self, where: tuple[float, float]) -> CertifiedFit:
-        """Return the fit for a range, in which the template's constraints are scaled; no constant is larger."""
-        place = self.plan.times(self.target.form.noise_dimension), where[1], self.target.offset(where)
-        return replace(self.fit, template=self.target.capped(*place)) if self.fit.template.constraints else self.fit
+# The plan that finds the range of the target, the target, and the fit with its part of the guarantee
+Ranged = tuple[RangePlan, Target, CertifiedFit]
 
 
 @dataclass(frozen=True)
@@ -314,8 +304,8 @@ def in_range(
     assert target is not None  # otherwise there is no such plan
     plan = RangePlan(privacy, size, target.level)
     fit = proved(target.capped(plan.times(target.form.noise_dimension)), plan.rest, size, Automatic(), cover)
-    ranged = RangedFit(plan, target, fit)
-    return replace(fit, certificate=plan.whole(fit.certificate), mechanism=mechanism, ranged=ranged).advised(IN_RANGE)
+    whole = plan.whole(fit.certificate)
+    return replace(fit, certificate=whole, mechanism=mechanism, ranged=(plan, target, fit)).advised(IN_RANGE)
 
 
 remembered = once(proved)

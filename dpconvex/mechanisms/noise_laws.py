@@ -20,7 +20,6 @@ from dpconvex.util.arrays import Array
 
 # Relative accuracies: of the calibrated beta, which costs at most epsilon; and of predictions.
 ACCURATE, ROUGH = 1e-12, 1e-4
-Tally = tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,9 @@ def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> t
     whole = analysis.log_det(mu, person)[0] if several else 0.0
     for item in person_differences(analysis, adjacency, person) if several else all_differences(analysis, adjacency):
         curvature = whole if several else float(curvatures[list(item.firsts)].max())
-        hull = Hull(item.dimension, item.length / sigma, curvature, *vertex_lengths(item.vertices, sigma))
+        lengths, counts = item.vertices or (None, None)  # the number of vertices of each length, if they are known
+        known = () if lengths is None else (tuple((lengths / sigma).tolist()), tuple(counts.tolist()))
+        hull = Hull(item.dimension, item.length / sigma, curvature, *known)
         if item.slopes is not None and item.behind is not None:
             low, high, bend = item.slopes.low / sigma, item.slopes.high / sigma, item.slopes.logistic / mu
             more = 1 + SUM_SLACK
@@ -160,8 +161,3 @@ def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> t
             hull = replace(hull, slopes=slopes, behind=tuple((item.behind / sigma).tolist()))
         hulls.append(hull)
     return tuple(hulls)
-
-
-def vertex_lengths(vertices: tuple[Array, Array] | None, sigma: float) -> tuple[Tally, Tally]:
-    """Return the lengths of vertices in units of sigma, and the number of vertices of each length; None if they are not known."""
-    return (None, None) if vertices is None else (tuple((vertices[0] / sigma).tolist()), tuple(vertices[1].tolist()))

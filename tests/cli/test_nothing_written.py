@@ -57,6 +57,13 @@ def test_mistakes_are_refused_and_nothing_is_written(run, command, changes, comp
     assert set(Path().iterdir()) == before
 
 
+@pytest.mark.parametrize("content", [b"", b"a,b\n\xe9,2\n", b"a,b\n1\n"], ids=["empty", "no UTF-8", "a short line"])
+def test_a_damaged_table_is_not_split(run, content):
+    Path("odd.csv").write_bytes(content)
+    assert "dpconvex split: odd.csv" in run("split odd.csv --out a.csv --test b.csv", ends=2).err
+    assert not Path("a.csv").exists()
+
+
 def test_a_refused_check_names_its_file(run):
     assert "data.csv: " in run("check data.csv", ends=1).err
 

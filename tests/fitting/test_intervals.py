@@ -198,6 +198,7 @@ def test_combinations_have_intervals_from_the_covariance(tmp_path):
     ratios = found.ratios(dp.Schema(dict.fromkeys("abc", (0, 2)), "sick", ["no", "yes"]))
     np.testing.assert_allclose(np.sqrt(np.diag(ratios.covariance)), ratios.standard_errors)
     refused(dp.TemplateError, "w", found.combination, {"age": 1})
+    refused(dp.TemplateError, "divisor", found.combination, {"w[0]": 1}, over={"w[1]": 0})
 
 
 # Whole releases of adaptive steps: what neighbours lose at the answers of real fits
