@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -64,13 +65,21 @@ def audit(chosen: argparse.Namespace) -> None:
     learner = dp.load(chosen.problem, **assignments(chosen.set))
     promise, mechanism, options = terms(chosen, learner)
     options |= {name: getattr(chosen, name) for name in ("size", "effort", "runs", "seed")}
-    picture = None if chosen.picture is None else writable(chosen.picture, {"the problem": chosen.problem})
+    picture = None if chosen.picture is None else picture_at("picture", chosen.picture, {"the problem": chosen.problem})
     found = dp.audit(learner, promise, mechanism, **options)
     emit(chosen, found.to_dict(), found)
     if picture is not None:
         found.plot(picture)
     if not found.holds:
         raise NotPrivate("a claim was broken: the attack found more than is claimed", chosen.problem, "report it")
+
+
+def picture_at(option: str, path: str, inputs: Mapping[str, str | None]) -> Path:
+    """Return the path of a picture that can be written, and has a format of Matplotlib."""
+    file, kinds = writable(path, inputs), import_module("matplotlib.backend_bases").FigureCanvasBase.filetypes
+    said = f"--{option} {path}: the name of a picture ends in .{', .'.join(kinds)}."
+    require(file.suffix[1:].lower() in kinds, said)
+    return file
 
 
 def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str], Any]:

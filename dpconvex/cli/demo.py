@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
+from dpconvex.cli.commands import picture_at
 from dpconvex.cli.main import emit
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.plots import PLAIN as COLOUR, error_bands
@@ -56,6 +57,7 @@ def study(draws: int, epsilons: Sequence[float], seed: int | None) -> Array:
 def demo(chosen: argparse.Namespace) -> None:
     out = Path(chosen.out or "demo-output/error_against_epsilon.png")
     out.parent.mkdir(parents=True, exist_ok=True)
+    picture_at("out", str(out), {})
     epsilons, usual = (QUICK, 3) if chosen.quick else (EPSILONS, 10)
     draws = usual if chosen.draws is None else chosen.draws
     COUNT.check("demo", draws=draws)

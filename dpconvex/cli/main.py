@@ -76,6 +76,12 @@ def beside(text: str, event: bool = False) -> dict[str, Any]:
     return {name: ["0", *words][-2:]}
 
 
+def natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected an integer, 0 or above, not {text!r}")
+    return int(text)
+
+
 def option(about: str, metavar: str | None = None, kind: Any = str, **further: Any) -> dict[str, Any]:
     return {"help": about, "metavar": metavar, "type": kind, **further}
 
@@ -140,7 +146,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--budget-delta": option("total delta of a new ledger", "D", float, default=0.0),
     "--accounting": option("composition rule of a new ledger, by default basic", choices=ACCOUNTING),
     "--entry": option("name of the spend in the ledger", "TEXT"),
-    "--seed": option("seed of the noise, for tests: the result is marked as not private", "N", int),
+    "--seed": option("seed of the noise, for tests: the result is marked as not private", "N", natural),
     # Searches, evaluations and files to write.
     "--effort": option("length of the search, relative to the default", "X", float, default=1.0),
     "--runs": option("also fit each of the worst neighbours this many times", "N", int, default=0),

@@ -7,12 +7,11 @@ import re
 import sys
 import warnings
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 import dpconvex as dp
-from dpconvex.cli.commands import ledger, load_model
+from dpconvex.cli.commands import ledger, load_model, picture_at
 from dpconvex.cli.declarations import CURVES, open_table
 from dpconvex.cli.main import REFUSED, as_json, emit
 from dpconvex.data.schema import Schema
@@ -35,15 +34,12 @@ def evaluate(chosen: argparse.Namespace) -> None:
     inputs = {"the table": chosen.data, "the model": chosen.model, "the ledger": chosen.ledger}
     out = None if chosen.out is None else writable(chosen.out, inputs)
     others = inputs | {"the evaluation": chosen.out}
-    pictures = {name: writable(path, others) for name in PICTURES if (path := getattr(chosen, name)) is not None}
+    asked = {name: path for name in PICTURES if (path := getattr(chosen, name)) is not None}
+    pictures = {name: picture_at(name, path, others) for name, path in asked.items()}
     count = 1 if schema.event else len(schema.labels or ())
-    for name, path in pictures.items():  # before the charge
+    for name in pictures:  # before the charge
         said = f"--{name} is for {PICTURES[name]}, which {schema.label!r} is not, and for all measures (without --measures)."
         require(count == (0 if name == "residuals" else 2) and chosen.measures is None, said)
-        kinds = import_module("matplotlib.backend_bases").FigureCanvasBase.filetypes
-        require(
-            path.suffix[1:].lower() in kinds, f"--{name} {path}: the name of a picture ends in .{', .'.join(kinds)}."
-        )
     table = open_table(chosen.data, chosen.decimal_comma, schema.privacy_unit)
     promise, whose = promised(chosen, release, schema, table)
     data = declared.table(table, empty=promise.adjacency == "add-remove")

@@ -64,6 +64,13 @@ def test_a_damaged_table_is_not_split(run, content):
     assert not Path("a.csv").exists()
 
 
+@pytest.mark.parametrize("wrong", ["--picture a.nope", "--seed -1"])
+def test_an_audit_refuses_pictures_and_seeds_before_it_begins(run, wrong):
+    assert (
+        wrong.split()[0] in run(f"audit logistic_regression --set features=1 --size 9 --epsilon 1 {wrong}", ends=2).err
+    )
+
+
 def test_a_refused_check_names_its_file(run):
     assert "data.csv: " in run("check data.csv", ends=1).err
 
