@@ -151,9 +151,9 @@ def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> t
     whole = analysis.log_det(mu, person)[0] if several else 0.0
     for item in person_differences(analysis, adjacency, person) if several else all_differences(analysis, adjacency):
         curvature = whole if several else float(curvatures[list(item.firsts)].max())
-        lengths, counts = item.vertices or (None, None)  # the number of vertices of each length, if they are known
-        known = () if lengths is None else (tuple((lengths / sigma).tolist()), tuple(counts.tolist()))
-        hull = Hull(item.dimension, item.length / sigma, curvature, *known)
+        # The lengths of vertices, and the number of each, if they are known
+        known = (item.vertices[0] / sigma, item.vertices[1]) if item.vertices else ()
+        hull = Hull(item.dimension, item.length / sigma, curvature, *(tuple(part.tolist()) for part in known))
         if item.slopes is not None and item.behind is not None:
             low, high, bend = item.slopes.low / sigma, item.slopes.high / sigma, item.slopes.logistic / mu
             more = 1 + SUM_SLACK
