@@ -75,7 +75,7 @@ def {name}_bounds(expression: Expression, entry: AbstractValue) -> AbstractValue
 
 {upper} = AtomDefinition(
     name="{name}",
-    value=lambda xp, expression, a: a * xp.exp(a),
+    value=lambda expression, a: a * np.exp(a),
     vjp=lambda expression, value, slope, a: [slope * (1 + a) * np.exp(a)],
     from_cvxpy="elementwise.{name}.{name}",
     entrywise=True,

@@ -61,8 +61,8 @@ class AtomDefinition:
     # When the atom is affine. "linear": if all arguments are affine; "bilinear": if also at most one contains variables;
     # "quotient": if also the divisor contains no variables; "curved": never.
     affine: str = "curved"
-    # value(xp, expression, *args), xp being NumPy or like it; a last axis holds the records, of length 1 for shared values.
-    # NumPy arrays may be complex with derivatives as imaginary parts: use no absolute values, and signs of real parts only.
+    # value(expression, *args); a last axis holds the records, of length 1 for shared values.
+    # Arrays may be complex with derivatives as imaginary parts: use no absolute values, and signs of real parts only.
     value: Callable[..., Any]
     # shape(*shapes, **options) returns the shape for arguments of these shapes, or raises ValueError if they do not fit.
     shape: Callable[..., Shape] = same

@@ -48,10 +48,10 @@ class PiecewiseQuadratic:
         anchor, value, slope = (np.append(part[:1], part) for part in (self.nodes, self.values, self.slopes))
         return anchor, value, slope, np.concatenate([[0.0], self.bends, [0.0]])
 
-    def evaluate(self, m: Any, order: int = 0, xp: Any = np) -> Any:
+    def evaluate(self, m: Any, order: int = 0) -> Any:
         """Evaluate the function (order 0) or a derivative (1 or 2); imaginary parts of `m` carry the next derivative."""
-        place = xp.searchsorted(xp.asarray(self.nodes), xp.real(m), side="right")
-        anchor, value, slope, bend = (xp.asarray(part)[place] for part in self._pieces)
+        place = np.searchsorted(self.nodes, np.real(m), side="right")
+        anchor, value, slope, bend = (part[place] for part in self._pieces)
         d = m - anchor
         return (value + d * (slope + bend * d / 2), slope + bend * d, bend)[order]
 
@@ -120,9 +120,9 @@ class Atom:
     def __reduce__(self) -> tuple[Any, ...]:
         return received, (self.running, self.name, self.slope, self.curvature, self.lower)
 
-    def evaluate(self, value: Any, order: int = 0, xp: Any = np) -> Any:
+    def evaluate(self, value: Any, order: int = 0) -> Any:
         """Evaluate the quadratic pieces that fits use instead of the function, or their first or second derivative, entrywise."""
-        return self.running.evaluate(value, order, xp)
+        return self.running.evaluate(value, order)
 
     def attack(self) -> dict[str, float]:
         """Compare the declared constants with the function at points of size 1e-6 to 1e30, denser where its slope changes.

@@ -31,7 +31,7 @@ def evaluations(roots: Sequence[Expression], leaves: Mapping[Expression, Any]) -
     return found
 
 
-def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Any], xp: Any = np) -> dict[Expression, Any]:
+def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Any]) -> dict[Expression, Any]:
     """Return the value of every node of the expressions for many records; the last axis of all arrays holds the records."""
     found: dict[Expression, Any] = {}
     with np.errstate(all="ignore"):
@@ -41,7 +41,7 @@ def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Any], 
             elif isinstance(node, Constant):
                 found[node] = node.dense[..., None]
             else:
-                found[node] = xp.asarray(node.operation.value(xp, node, *(found[argument] for argument in node.args)))
+                found[node] = np.asarray(node.operation.value(node, *(found[argument] for argument in node.args)))
     return found
 
 

@@ -88,7 +88,7 @@ class Expression:
         if self.atom is None:
             raise ValueError(f"{self} has no value of its own")
         with np.errstate(all="ignore"):
-            found = self.atom.value(np, self, *(argument.number[..., None] for argument in self.args))
+            found = self.atom.value(self, *(argument.number[..., None] for argument in self.args))
         return frozen(np.broadcast_to(np.asarray(found, dtype=float)[..., 0], self.shape))
 
     @cached_property

@@ -96,7 +96,7 @@ class Rebuilder:
         atom, options = expression.operation, dict[str, Any](expression.options)
         arguments = [self._columns(argument) for argument in expression.args]
         if atom.affine != "curved":
-            found = atom.value(np, expression, *(argument[..., None] for argument in arguments))
+            found = atom.value(expression, *(argument[..., None] for argument in arguments))
             return list(np.broadcast_to(found[..., 0], expression.shape).ravel())
         if atom.to_cvxpy is not None and "axis" in options:
             return self._reduced(expression, arguments, options)

@@ -23,10 +23,10 @@ AROUND = 8  # Operations on one number around a sum over the records
 RECORD = 16
 
 
-def pairwise(parts: Any, xp: Any = np) -> Any:
+def pairwise(parts: Any) -> Any:
     while len(parts) > 1:
         sums = parts[: len(parts) // 2 * 2 : 2] + parts[1::2]
-        parts = sums if len(parts) % 2 == 0 else xp.concatenate([sums, parts[-1:]])
+        parts = sums if len(parts) % 2 == 0 else np.concatenate([sums, parts[-1:]])
     return parts[0]
 
 

@@ -98,7 +98,7 @@ def option_values(name, shapes):
 
 
 def cases_of(atom):
-    parameters = list(inspect.signature(atom.value).parameters.values())[2:]
+    parameters = list(inspect.signature(atom.value).parameters.values())[1:]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     arities = [1, 2, 3] if variadic else [len(parameters)]
     own = [p for p in inspect.signature(atom.shape).parameters.values() if p.kind is not p.VAR_POSITIONAL]
@@ -193,7 +193,7 @@ def test_records_come_last(name):
             ([[points[0][0], *p[1:]] for p in points], [stacked[0][..., :1], *stacked[1:]]),
         ]:
             each = np.stack([case.at(point) for point in first], axis=-1)
-            found = np.broadcast_to(case.atom.value(np, case.expression(), *arguments), each.shape)
+            found = np.broadcast_to(case.atom.value(case.expression(), *arguments), each.shape)
             np.testing.assert_allclose(found, each, rtol=1e-12, atol=1e-12)
 
 

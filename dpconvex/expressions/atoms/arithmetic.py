@@ -49,7 +49,7 @@ def add_terms(expander: Any, expression: Expression) -> Polynomial:
 ADD = AtomDefinition(
     name="add",
     affine="linear",
-    value=lambda xp, expression, *terms: sum(terms[1:], terms[0]),
+    value=lambda expression, *terms: sum(terms[1:], terms[0]),
     vjp=lambda expression, value, slope, *terms: [slope] * len(terms),
     from_cvxpy={"affine.add_expr.AddExpression": lambda node, args: add(*args)},
     to_cvxpy=lambda cp, expression, args: sum(args[1:], args[0]),
@@ -64,7 +64,7 @@ ADD = AtomDefinition(
 NEGATE = AtomDefinition(
     name="negate",
     affine="linear",
-    value=lambda xp, expression, a: -a,
+    value=lambda expression, a: -a,
     vjp=lambda expression, value, slope, a: [-slope],
     from_cvxpy={"affine.unary_operators.NegExpression": lambda node, args: negate(args[0])},
     to_cvxpy=lambda cp, expression, args: -args[0],
@@ -79,7 +79,7 @@ NEGATE = AtomDefinition(
 SUMMED = rules.reduction(
     "sum",
     affine="linear",
-    value=lambda xp, e, a: xp.sum(a, axis=e.option("axis"), keepdims=True),
+    value=lambda e, a: np.sum(a, axis=e.option("axis"), keepdims=True),
     vjp=lambda e, value, slope, a: [np.broadcast_to(slope, (*e.args[0].shape, slope.shape[-1]))],
     one=lambda expression, entries: rules.sum_of(entries),
     from_cvxpy={
@@ -113,7 +113,7 @@ def sums_of_products(
 MULTIPLY = AtomDefinition(
     name="multiply",
     affine="bilinear",
-    value=lambda xp, expression, a, b: a * b,
+    value=lambda expression, a, b: a * b,
     vjp=lambda e, value, slope, a, b: [
         slope * other if argument.variables else None for argument, other in zip(e.args, (b, a), strict=True)
     ],
@@ -162,7 +162,7 @@ def divided_by(entry: AbstractValue, by: Interval) -> AbstractValue:
 DIVIDE = AtomDefinition(
     name="divide",
     affine="quotient",
-    value=lambda xp, expression, a, b: a / b,
+    value=lambda expression, a, b: a / b,
     vjp=lambda e, value, slope, a, b: [slope / b, -slope * value / b if e.args[1].variables else None],
     from_cvxpy={"affine.binary_operators.DivExpression": lambda node, args: divide(*args)},
     to_cvxpy=lambda cp, expression, args: args[0] / args[1],
@@ -181,14 +181,14 @@ def matmul_shape(one: Shape, two: Shape) -> Shape:
     return (*one[:-1], *two[1:])
 
 
-def contracted(xp: Any, one: str, two: str, result: str, a: Any, b: Any) -> Any:
+def contracted(one: str, two: str, result: str, a: Any, b: Any) -> Any:
     """Multiply two arrays and sum over their shared axis, for all records at once."""
-    return xp.einsum(f"{one}z,{two}z->{result}z", a, b)
+    return np.einsum(f"{one}z,{two}z->{result}z", a, b)
 
 
-def matmul_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
+def matmul_value(expression: Expression, a: Any, b: Any) -> Any:
     one, two = (argument.ndim for argument in expression.args)
-    return contracted(xp, "ij"[2 - one :], "jk"[:two], "i" * (one - 1) + "k" * (two - 1), a, b)
+    return contracted("ij"[2 - one :], "jk"[:two], "i" * (one - 1) + "k" * (two - 1), a, b)
 
 
 def factors(expression: Expression) -> list[list[tuple[int, int]]]:
@@ -202,8 +202,8 @@ def matmul_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) 
     one, two = expression.args
     i, k = "i" * (one.ndim - 1), "k" * (two.ndim - 1)
     return [
-        contracted(np, f"{i}{k}", f"j{k}", f"{i}j", slope, b) if one.variables else None,
-        contracted(np, f"{i}j", f"{i}{k}", f"j{k}", a, slope) if two.variables else None,
+        contracted(f"{i}{k}", f"j{k}", f"{i}j", slope, b) if one.variables else None,
+        contracted(f"{i}j", f"{i}{k}", f"j{k}", a, slope) if two.variables else None,
     ]
 
 

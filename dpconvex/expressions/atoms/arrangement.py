@@ -32,7 +32,7 @@ def source_entries(expression: Expression) -> NDArray[np.int64]:
         (start + np.arange(argument.size)).reshape((*argument.shape, 1), order="F")
         for start, argument in zip(starts, expression.args, strict=False)
     ]
-    return np.asarray(expression.operation.value(np, expression, *numbers)[..., 0], dtype=np.int64).ravel(order="F")
+    return np.asarray(expression.operation.value(expression, *numbers)[..., 0], dtype=np.int64).ravel(order="F")
 
 
 def rearrange(expander: Any, expression: Expression) -> Polynomial:
@@ -97,7 +97,7 @@ def rearrangement(**slots: Any) -> AtomDefinition:
 INDEX = rearrangement(
     name="index",
     shape=lambda inner, key: np.empty(inner, dtype=bool)[slices(key)].shape,
-    value=lambda xp, e, a: a[slices(e.option("key"))],
+    value=lambda e, a: a[slices(e.option("key"))],
     from_cvxpy={"affine.index.index": lambda node, args: entry_at(args[0], node._orig_key)},
     to_cvxpy=lambda cp, e, args: args[0][slices(e.option("key"))],
     to_string=index_text,
@@ -114,8 +114,8 @@ def select_text(expression: Expression, write: Write) -> tuple[str, int]:
 SELECT = rearrangement(
     name="select",
     shape=lambda inner, places, shape: shape,
-    value=lambda xp, e, a: xp.reshape(
-        xp.reshape(a, (e.args[0].size, -1), order="F")[np.asarray(e.option("places"), dtype=int)],
+    value=lambda e, a: np.reshape(
+        np.reshape(a, (e.args[0].size, -1), order="F")[np.asarray(e.option("places"), dtype=int)],
         (*e.shape, -1),
         order="F",
     ),
@@ -135,7 +135,7 @@ SELECT = rearrangement(
 RESHAPE = rearrangement(
     name="reshape",
     shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else no_rule("the reshaping of", inner, shape),
-    value=lambda xp, e, a: xp.reshape(a, (*e.shape, a.shape[-1]), order="F"),
+    value=lambda e, a: np.reshape(a, (*e.shape, a.shape[-1]), order="F"),
     from_cvxpy={
         "affine.reshape.reshape": lambda node, args: (
             reshape(args[0], node.shape)
@@ -154,7 +154,7 @@ RESHAPE = rearrangement(
 TRANSPOSE = rearrangement(
     name="transpose",
     shape=lambda inner, axes: tuple(inner[k] for k in axes),
-    value=lambda xp, e, a: xp.transpose(a, (*e.option("axes"), len(e.option("axes")))),
+    value=lambda e, a: np.transpose(a, (*e.option("axes"), len(e.option("axes")))),
     from_cvxpy={
         "affine.transpose.transpose": lambda node, args: transpose(
             args[0], None if node.axes is None else tuple(int(k) % args[0].ndim for k in node.axes)
@@ -175,7 +175,7 @@ BROADCAST = rearrangement(
     shape=lambda inner, shape: (
         shape if np.broadcast_shapes(inner, shape) == shape else no_rule("the repetition of", inner, shape)
     ),
-    value=lambda xp, e, a: xp.broadcast_to(a.reshape((1,) * (e.ndim + 1 - a.ndim) + a.shape), (*e.shape, a.shape[-1])),
+    value=lambda e, a: np.broadcast_to(a.reshape((1,) * (e.ndim + 1 - a.ndim) + a.shape), (*e.shape, a.shape[-1])),
     from_cvxpy={
         "affine.promote.Promote": lambda node, args: broadcast(args[0], node.shape),
         "affine.broadcast_to.broadcast_to": lambda node, args: broadcast(args[0], node.shape),
@@ -191,11 +191,11 @@ def concatenated(*shapes: Shape, axis: int) -> Shape:
     return (*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])
 
 
-def joined(xp: Any, expression: Expression, *parts: Any) -> Any:
+def joined(expression: Expression, *parts: Any) -> Any:
     """Concatenate arrays; arrays shared by all records are repeated for each record."""
     records = max(part.shape[-1] for part in parts)
-    whole = [xp.broadcast_to(part, (*part.shape[:-1], records)) for part in parts]
-    return xp.concatenate(whole, axis=expression.option("axis"))
+    whole = [np.broadcast_to(part, (*part.shape[:-1], records)) for part in parts]
+    return np.concatenate(whole, axis=expression.option("axis"))
 
 
 def stacked(cp: Any, expression: Expression, args: list[Any]) -> Any:

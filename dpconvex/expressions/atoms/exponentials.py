@@ -40,7 +40,7 @@ def exp_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
 
 EXP = AtomDefinition(
     name="exp",
-    value=lambda xp, expression, a: xp.exp(a),
+    value=lambda expression, a: np.exp(a),
     vjp=lambda expression, value, slope, a: [slope * value],
     from_cvxpy="elementwise.exp.exp",
     sign=always(1),
@@ -60,7 +60,7 @@ def log_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
 
 LOG: AtomDefinition = AtomDefinition(
     name="log",
-    value=lambda xp, expression, a: xp.log(a),
+    value=lambda expression, a: np.log(a),
     vjp=lambda expression, value, slope, a: [slope / a],
     from_cvxpy={
         "elementwise.log.log": lambda node, args: LOG(args[0]),
@@ -82,9 +82,7 @@ LOG: AtomDefinition = AtomDefinition(
 )
 
 
-def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
-    if xp is not np:
-        return xp.logaddexp(a, 0.0)
+def log_one_plus_exp(expression: Expression, a: Any) -> Any:
     return np.maximum(a, 0.0) + np.log1p(np.exp(np.minimum(a, -a)))  # four times as fast as `np.logaddexp`
 
 
@@ -119,9 +117,9 @@ LOGISTIC = AtomDefinition(
 logistic = LOGISTIC
 
 
-def log_ratio_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
-    safe = xp.where(a > 0, a, 1.0)
-    return xp.where(a > 0, safe * xp.log(safe / b), xp.where(a == 0, 0.0, np.inf))
+def log_ratio_value(expression: Expression, a: Any, b: Any) -> Any:
+    safe = np.where(a > 0, a, 1.0)
+    return np.where(a > 0, safe * np.log(safe / b), np.where(a == 0, 0.0, np.inf))
 
 
 def log_ratio_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
@@ -180,11 +178,11 @@ def rel_entr(a: Any, b: Any) -> Expression:
     return REL_ENTR(*broadcast_all(a, b))
 
 
-def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
+def log_sum_exp_value(expression: Expression, a: Any) -> Any:
     """Compute log sum exp without overflow."""
     axis = expression.option("axis")
-    top = xp.max(a, axis=axis, keepdims=True)
-    return xp.log(xp.sum(xp.exp(a - top), axis=axis, keepdims=True)) + top
+    top = np.max(a, axis=axis, keepdims=True)
+    return np.log(np.sum(np.exp(a - top), axis=axis, keepdims=True)) + top
 
 
 def softmax_rule(expression: Expression, group: rules.Entries) -> AbstractValue:

@@ -79,7 +79,7 @@ def maximum_text(expression: Expression, write: rules.Write) -> tuple[str, int]:
 
 MAXIMUM = AtomDefinition(
     name="maximum",
-    value=lambda xp, expression, *terms: reduce(xp.maximum, terms),
+    value=lambda expression, *terms: reduce(np.maximum, terms),
     vjp=shared_among,
     from_cvxpy={
         "elementwise.maximum.maximum": lambda node, args: maximum(*args),
@@ -114,7 +114,7 @@ def shared_among_entries(expression: Expression, value: Any, slope: Any, a: Any)
 
 MAX = rules.reduction(
     "max",
-    value=lambda xp, e, a: xp.max(a, axis=e.option("axis"), keepdims=True),
+    value=lambda e, a: np.max(a, axis=e.option("axis"), keepdims=True),
     vjp=shared_among_entries,
     one=largest,
     from_cvxpy={
@@ -184,7 +184,7 @@ def largest_sum(node: Any, args: list[Expression]) -> Expression:
 SUM_LARGEST = AtomDefinition(
     name="sum_largest",
     shape=counted,
-    value=lambda xp, e, a: xp.sum(xp.sort(xp.reshape(a, (e.args[0].size, -1)), axis=0)[-e.option("k") :], axis=0),
+    value=lambda e, a: np.sum(np.sort(np.reshape(a, (e.args[0].size, -1)), axis=0)[-e.option("k") :], axis=0),
     vjp=among_largest,
     from_cvxpy={"sum_largest.sum_largest": largest_sum},
     to_cvxpy=lambda cp, e, args: cp.sum_largest(args[0], e.option("k")),

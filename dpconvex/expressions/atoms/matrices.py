@@ -24,15 +24,13 @@ def of_square(shape: Shape) -> Shape:
     return of_matrix(shape) if len(set(shape)) == 1 else rules.no_rule("functions of a square matrix for", shape)
 
 
-def each(function: Callable[[Any, Any], Any]) -> Callable[[Any, Expression, Any], Any]:
+def each(function: Callable[[Any], Any]) -> Callable[[Expression, Any], Any]:
     """Return an atom's `value`: move records from the last axis to the first, and apply a function of a stack of matrices."""
-    return lambda xp, expression, a: function(xp, xp.moveaxis(a, -1, 0))
+    return lambda expression, a: function(np.moveaxis(a, -1, 0))
 
 
-def apart(function: Callable[[Any], Any], xp: Any, stack: Any) -> Any:
+def apart(function: Callable[[Any], Any], stack: Any) -> Any:
     """Apply a decomposition to a stack of matrices; NaN for matrices with entries that are not finite or where LAPACK raises."""
-    if xp is not np:
-        return function(stack)
     good = np.isfinite(stack).all(axis=(-2, -1))
     parts = decomposed(function, np.where(good[..., None, None], stack, 0.0))
     if not good.all():
@@ -52,25 +50,25 @@ def decomposed(function: Callable[[Any], Any], stack: Any) -> list[Any]:
     return list(found) if isinstance(found, tuple) else [found]
 
 
-def eigenvalues(xp: Any, a: Any) -> Any:
+def eigenvalues(a: Any) -> Any:
     """Return the eigenvalues of the symmetric parts of a stack of matrices, in increasing order."""
-    return apart(xp.linalg.eigvalsh, xp, symmetric(xp, xp.real(a)))
+    return apart(np.linalg.eigvalsh, symmetric(np.real(a)))
 
 
-def singular_values(xp: Any, a: Any) -> Any:
+def singular_values(a: Any) -> Any:
     """Return the singular values of a stack of matrices, in decreasing order."""
-    return apart(partial(xp.linalg.svd, compute_uv=False), xp, xp.real(a))
+    return apart(partial(np.linalg.svd, compute_uv=False), np.real(a))
 
 
-def symmetric(xp: Any, a: Any) -> Any:
-    return (a + xp.swapaxes(a, -1, -2)) / 2
+def symmetric(a: Any) -> Any:
+    return (a + np.swapaxes(a, -1, -2)) / 2
 
 
-def logarithm_of_determinant(xp: Any, a: Any) -> Any:
+def logarithm_of_determinant(a: Any) -> Any:
     """Return the log-determinants of a stack of matrices; minus infinity for matrices that are not positive definite."""
-    values = eigenvalues(xp, a)
-    result = xp.where((values > 0).all(axis=-1), xp.sum(xp.log(xp.where(values > 0, values, 1.0)), axis=-1), -np.inf)
-    if xp is not np or np.isrealobj(a):
+    values = eigenvalues(a)
+    result = np.where((values > 0).all(axis=-1), np.sum(np.log(np.where(values > 0, values, 1.0)), axis=-1), -np.inf)
+    if np.isrealobj(a):
         return result
     return result + 1j * np.einsum("ijz,zij->z", inverse(np.moveaxis(a.real, 0, -1)), a.imag)
 
@@ -123,7 +121,7 @@ def log_det_bend(expression: Expression, weights: Any, reach: ArgumentRange) -> 
 
 def eigenpairs(a: Any) -> Any:
     """Return eigenvalues and eigenvectors of symmetric parts, records first.  Imaginary parts (derivatives) are ignored."""
-    return apart(np.linalg.eigh, np, symmetric(np, np.moveaxis(a.real, -1, 0)))
+    return apart(np.linalg.eigh, symmetric(np.moveaxis(a.real, -1, 0)))
 
 
 def outer(vectors: Any, others: Any) -> Any:
@@ -138,7 +136,7 @@ def largest_eigenvector(expression: Expression, value: Any, slope: Any, a: Any) 
 
 def singular_pairs(a: Any, largest: bool = False) -> Any:
     """Return the sum of u v' over the singular vectors of all nonzero singular values, or of the largest only."""
-    left, values, right = apart(partial(np.linalg.svd, full_matrices=False), np, np.moveaxis(a.real, -1, 0))
+    left, values, right = apart(partial(np.linalg.svd, full_matrices=False), np.moveaxis(a.real, -1, 0))
     kept = values > 1e-12 * values[..., :1]
     kept[..., 1 if largest else kept.shape[-1] :] = False
     return outer(left * kept[:, None, :], np.swapaxes(right, -1, -2))
@@ -152,7 +150,7 @@ def inverse(a: Any) -> Any:
 
 def spectral(
     name: str,
-    value: Callable[[Any, Any], Any],
+    value: Callable[[Any], Any],
     reason: str = "the largest eigenvalue or singular value is not differentiable where two of them tie",
     steepest: Callable[[Shape], float] = lambda shape: 1.0,
     ends: Callable[[Shape, Any, Any], Interval] | None = None,
@@ -180,7 +178,7 @@ def spectral(
 
 LAMBDA_MAX = spectral(
     "lambda_max",
-    lambda xp, a: eigenvalues(xp, a)[..., -1],
+    lambda a: eigenvalues(a)[..., -1],
     ends=eigenvalue_range,
     shape=of_square,
     vjp=largest_eigenvector,
@@ -191,7 +189,7 @@ LAMBDA_MAX = spectral(
 
 SIGMA_MAX = spectral(
     "sigma_max",
-    lambda xp, a: singular_values(xp, a)[..., 0],
+    lambda a: singular_values(a)[..., 0],
     vjp=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
     from_cvxpy="sigma_max.sigma_max",
     example=("sigma_max([w, 1])", lambda cp, w: cp.sigma_max(cp.vstack([w, [1.0, 1.0, 1.0]]))),
@@ -199,7 +197,7 @@ SIGMA_MAX = spectral(
 
 NORM_NUC = spectral(
     "norm_nuc",
-    lambda xp, a: xp.sum(singular_values(xp, a), axis=-1),
+    lambda a: np.sum(singular_values(a), axis=-1),
     "the nuclear norm is not differentiable where a singular value is 0",
     lambda shape: float(np.sqrt(min(shape))),
     vjp=lambda e, value, slope, a: [slope * singular_pairs(a)],

@@ -33,7 +33,7 @@ def with_derivative(value: Array, slope: Array, m: Any) -> Any:
     return value + 1j * slope * m.imag if np.iscomplexobj(m) else value  # imaginary parts carry derivatives along
 
 
-def log_normcdf_value(xp: Any, expression: Expression, a: Any) -> Any:
+def log_normcdf_value(expression: Expression, a: Any) -> Any:
     real = np.real(a)
     return with_derivative(-log_ndtr(real), -hazard(real), a)
 

@@ -20,20 +20,20 @@ from dpconvex.util.arrays import Array
 INFINITE = float("inf")
 
 
-def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
+def norm_value(expression: Expression, a: Any) -> Any:
     p, axis = expression.option("p"), expression.option("axis")
     if p == 2:
-        square = xp.sum(a * a, axis=axis, keepdims=True)
+        square = np.sum(a * a, axis=axis, keepdims=True)
         large = square > SMALLEST  # smaller squares have too few digits to divide by
-        return xp.where(large, xp.sqrt(xp.where(large, square, 1.0)), 0.0)
-    size = xp.maximum(a, -a)
-    top = xp.max(size, axis=axis, keepdims=True)
+        return np.where(large, np.sqrt(np.where(large, square, 1.0)), 0.0)
+    size = np.maximum(a, -a)
+    top = np.max(size, axis=axis, keepdims=True)
     # Divide by the largest entry, so that no power overflows.
     large = top > SMALLEST
-    scale = xp.where(large, top, 1.0)
-    powers = xp.where(a != 0, xp.where(a != 0, size / scale, 1.0) ** p, 0.0)
-    mass = xp.sum(powers, axis=axis, keepdims=True)
-    return xp.where(large, scale * xp.where(large, mass, 1.0) ** (1 / p), 0.0)
+    scale = np.where(large, top, 1.0)
+    powers = np.where(a != 0, np.where(a != 0, size / scale, 1.0) ** p, 0.0)
+    mass = np.sum(powers, axis=axis, keepdims=True)
+    return np.where(large, scale * np.where(large, mass, 1.0) ** (1 / p), 0.0)
 
 
 def norm_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
@@ -189,7 +189,7 @@ def squares_text(expression: Expression, write: rules.Write) -> tuple[str, int]:
 QUAD_OVER_LIN = rules.reduction(
     "quad_over_lin",
     shape=squares_shape,
-    value=lambda xp, e, a, b: xp.sum(a * a, axis=e.option("axis"), keepdims=True) / b,
+    value=lambda e, a, b: np.sum(a * a, axis=e.option("axis"), keepdims=True) / b,
     vjp=lambda e, value, slope, a, b: [2 * a * (slope / b), -np.sum(slope * value, axis=tuple(range(a.ndim - 1))) / b],
     one=squares_over,
     from_cvxpy={

@@ -31,10 +31,10 @@ def number(option: Any) -> float:
     return float(np.asarray(getattr(option, "value", option)))
 
 
-def clipped_product(xp: Any, expression: Expression, a: Any) -> Any:
+def clipped_product(expression: Expression, a: Any) -> Any:
     """Return a^2 for |a| <= M and 2M|a| - M^2 beyond, computed as c(2a - c) with c the clipped argument."""
     threshold = expression.option("M")
-    clipped = xp.clip(a, -threshold, threshold)
+    clipped = np.clip(a, -threshold, threshold)
     return clipped * (2 * a - clipped)
 
 
@@ -42,7 +42,7 @@ def huber_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     """Bound Huber's function: its slope is 2m clipped to [-2M, 2M].  It is 0 at 0, so `huber(pos(m))` is differentiable."""
     threshold, low, high = expression.option("M"), entry.value.low, entry.value.high
     ends = np.array([low, high])
-    slopes, values = (2 * np.clip(ends, -threshold, threshold)).tolist(), clipped_product(np, expression, ends).tolist()
+    slopes, values = (2 * np.clip(ends, -threshold, threshold)).tolist(), clipped_product(expression, ends).tolist()
     value = Interval(0.0 if low <= 0 <= high else min(values), max(values)).rounded()
     curvature = 2.0 if low < threshold and high > -threshold else 0.0
     return (entry.behind or entry).through(value, Interval(*slopes), curvature)
@@ -86,7 +86,7 @@ def absolute_value(expression: Expression, entry: AbstractValue) -> AbstractValu
 
 ABS = AtomDefinition(
     name="abs",
-    value=lambda xp, expression, a: xp.maximum(a, -a),  # with the derivative 0 at 0
+    value=lambda expression, a: np.maximum(a, -a),  # with the derivative 0 at 0
     vjp=lambda expression, value, slope, a: [slope * np.sign(np.real(a))],
     from_cvxpy={"elementwise.abs.abs": lambda node, args: absolute(args[0])},
     sign=always(1),
@@ -116,14 +116,14 @@ def power_shape(shape: Shape, p: float) -> Shape:
     return shape
 
 
-def power_value(xp: Any, expression: Expression, a: Any) -> Any:
+def power_value(expression: Expression, a: Any) -> Any:
     p = expression.option("p")
     if p.is_integer() and 0 <= p <= 64:
         return a ** int(p)
     if p == 0.5:
-        return xp.sqrt(a)
+        return np.sqrt(a)
     # Replacing the base at 0 keeps the derivative finite there if p > 1.
-    return xp.where(a == 0, 0.0 if p > 0 else np.inf, xp.where(a == 0, 1.0, a) ** p)
+    return np.where(a == 0, 0.0 if p > 0 else np.inf, np.where(a == 0, 1.0, a) ** p)
 
 
 def power_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
@@ -249,7 +249,7 @@ def declared_rule(expression: Expression, entry: AbstractValue) -> AbstractValue
 DECLARED: AtomDefinition = AtomDefinition(
     name="declared",
     shape=lambda shape, declaration: shape,
-    value=lambda xp, e, a: checked_declaration(e).evaluate(a, 0, xp),
+    value=lambda e, a: checked_declaration(e).evaluate(a),
     to_cvxpy=None,  # it has no conic form
     vjp=lambda e, value, slope, a: [slope * e.option("declaration").evaluate(a, 1)],
     from_cvxpy={

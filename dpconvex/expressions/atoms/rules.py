@@ -45,8 +45,8 @@ def reduction(
     }
 
     @wraps(value)
-    def kept(xp: Any, expression: Expression, *args: Any) -> Any:
-        found = value(xp, expression, *args)
+    def kept(expression: Expression, *args: Any) -> Any:
+        found = value(expression, *args)
         return found.reshape((*expression.shape, found.shape[-1]))
 
     def pulled(expression: Expression, *found: Any) -> list[Any]:
