@@ -83,16 +83,6 @@ class Interval:
         low, high = (count * EPSILON * max(abs(end), magnitude) for end in (self.low, self.high))
         return Interval(self.low - low, self.high + high)
 
-    def meet(self, other: Interval, magnitude: float = 0.0) -> Interval:
-        """Return the intersection of two intervals that contain the same number, both computed with rounding."""
-        low, high = max(self.low, other.low), min(self.high, other.high)
-        if low <= high:
-            return Interval(low, high)
-        ends = (self.low, self.high, other.low, other.high)
-        if not low - high <= APART * max([magnitude, *(abs(end) for end in ends if math.isfinite(end))]):
-            raise AssertionError(f"bounds of one number contradict each other: {self} and {other}.")
-        return Interval(high, low)
-
     def power(self, exponent: int) -> Interval:
         base = self
         if exponent % 2 == 0 and self.low < 0:

@@ -210,12 +210,13 @@ def check_convexity(analysis: Analysis) -> None:
 def check_ball(analysis: Analysis) -> None:
     """Refuse records outside the unit ball of the published lemma 1, which bounds ``||z z'||`` by 1."""
     gram = analysis.gram
+    blocks = np.array([generator.block for generator in gram.generators])
     leaves = [leaf for group in analysis.form.leaves for leaf in group]
     worst, where = 0.0, None
     for leaf, rows in zip(leaves, gram.rows, strict=True):
         # One variable at a time.
-        owners = [np.unique(gram.blocks[row != 0])[:, None] for row in rows]
-        apart = [np.where(gram.blocks == owner, row, 0.0) for row, owner in zip(rows, owners, strict=True)]
+        owners = [np.unique(blocks[row != 0])[:, None] for row in rows]
+        apart = [np.where(blocks == owner, row, 0.0) for row, owner in zip(rows, owners, strict=True)]
         parts = np.concatenate(apart) if apart else np.empty((0, 0))
         if len(parts):
             norm = float(np.sqrt(gram.squared_norms(np.unique(parts, axis=0)).max()))

@@ -18,7 +18,7 @@ from dpconvex.numerics import SUM_SLACK, Ends, float_down, norm_up
 from dpconvex.sensitivity.curvature import Curvature, Joint, MeanJoint, curvature_bound, joint_form
 from dpconvex.sensitivity.gradient_norms import Gradients
 from dpconvex.sensitivity.gram import GradientGram
-from dpconvex.sensitivity.interpreter import AbstractInterpreter, Step
+from dpconvex.sensitivity.interpreter import AbstractInterpreter
 from dpconvex.sensitivity.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.sensitivity.loss_form import LossForm, check_magnitudes, check_steepness, nonsmooth_nodes
 from dpconvex.sensitivity.regularizer import curvature_of, smallest_eigenvalue
@@ -38,13 +38,18 @@ class LossBounds:
     gradient_bound: float
     dimension: int  # Bounds the dimension of the span of one record's gradients
     curvature: Curvature  # Valid only without a kink
-    step: Step
     joint: Joint | None  # Joint bound on gradient and curvature, if the loss has a suitable form
+    name: str
+    loss: Expression
+    walker: AbstractInterpreter
 
     @cached_property
     def derivation(self) -> Derivation:
-        """Return the derivation of the constants, in words."""
-        return self.step.written()
+        """Return the derivation of the constants, in words; that takes longer than their proof."""
+        claims = {"gradient bound": self.gradient_bound}
+        if self.scalar.kink is None:
+            claims |= {"largest Hessian eigenvalue": self.curvature.eigenvalue, "Hessian trace": self.curvature.trace}
+        return Derivation(self.name, str(self.loss), claims, "", (self.walker.derivation(self.loss, set()),))
 
 
 class Analysis:
@@ -85,7 +90,7 @@ class Analysis:
     def _bounds(self, walker: AbstractInterpreter, k: int) -> LossBounds:
         loss = self.form.losses[k]
         values = ", ".join(f"{name} = {v!r}" for name, v in self.form.template.record.combinations[k].items())
-        (scalar,), step = walker.walk(loss)
+        (scalar,) = walker.walk(loss)
         if scalar.sign < 0 and not scalar.is_affine:
             raise MissingRule("the loss is concave", loss, "minimise a convex loss")
         # Raise before squares of rows overflow.
@@ -97,12 +102,8 @@ class Analysis:
         dimension = min(self.gram.row_rank(np.concatenate(rows)) if rows else 0, self.form.noise_dimension)
         curvature = curvature_bound(scalar.pieces, self.gram, dimension)
         check_steepness([bound, curvature.eigenvalue, curvature.trace], loss)
-        claims = {"gradient bound": bound}
-        if scalar.kink is None:
-            claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
-        whole = Step(f"loss for {values}" if values else "loss", loss, claims, "", (step,))
-        joint = joint_form(scalar, self.gram, dimension)
-        return LossBounds(scalar, gradients, bound, dimension, curvature, whole, joint)
+        joint, name = joint_form(scalar, self.gram, dimension), f"loss for {values}" if values else "loss"
+        return LossBounds(scalar, gradients, bound, dimension, curvature, joint, name, loss, walker)
 
     def offset_range(self, leaf: Expression) -> tuple[Array, Array]:
         """Return bounds on the offset c_z of a leaf over the record's domain; two arrays of shape (size,)."""
@@ -125,7 +126,7 @@ class Analysis:
         drop = 0.0
         for loss, bounds in zip(self.form.losses, self.losses, strict=True):
             try:
-                (start,), _ = at_zero.walk(loss)
+                (start,) = at_zero.walk(loss)
             except DPConvexError:  # 0 is outside the domain of an atom
                 return math.inf
             drop = max(drop, start.value.high - bounds.scalar.value.low)

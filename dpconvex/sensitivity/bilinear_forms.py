@@ -12,7 +12,6 @@ from dpconvex.expressions.expansion import RecordVariables
 from dpconvex.expressions.polynomial import numbered_rows
 from dpconvex.numerics import EPSILON, Interval
 
-Kinds = dict[tuple[int, ...], NDArray[np.int64]]
 Block: TypeAlias = sp.csr_array | NDArray[np.float64]
 
 SMALL, LARGEST_DENSE = 100, 1500
@@ -20,11 +19,16 @@ ALIKE = 1e-12  # Diagonal entries that agree to this fraction count as equal
 
 
 def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: RecordVariables, same: bool) -> Interval:
-    """Return the range of ``m(z)' P m(z')`` over the record's domain, with z' = z if `same`."""
+    """Return the range of ``m(z)' P m(z')`` over the record's domain, with z' = z if `same`, block by block.
+
+    A block between two types of monomials is bounded by inner products if it is a multiple of the identity, and otherwise by
+    eigenvalues, or by singular values and norms. Scalar fields keep signs.
+    """
+    total = Interval(0.0, 0.0)
     table = sp.coo_array(form)
-    used, place = np.unique(np.concatenate(table.coords), return_inverse=True)
     if not table.nnz:
-        return Interval(0.0, 0.0)
+        return total
+    used, place = np.unique(np.concatenate(table.coords), return_inverse=True)
     row, column = place.reshape(2, -1)
     monomial = monomial[used]
     weight = np.sqrt(bases.multiplicity(monomial))
@@ -32,56 +36,6 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: RecordVar
     # Small matrices are faster dense.
     scaled: Block = sparse.toarray() if len(used) <= SMALL else sparse
     kinds = bases.kinds(monomial)
-    largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)
-    magnitude = float(np.abs(table.data) @ (largest[row] * largest[column]))
-    result = spectral_range(scaled, monomial, kinds, bases, same)
-    isotropic = isotropic_coefficients(scaled, kinds, bases)
-    if isotropic is not None:
-        result = result.meet(polynomial_range(isotropic, bases, same), magnitude)
-    return result
-
-
-def isotropic_coefficients(
-    scaled: Block, kinds: Kinds, bases: RecordVariables
-) -> dict[tuple[int, ...], Interval] | None:
-    """Return c with P = c I, up to rounding, for each type of monomials; None if P does not have this form."""
-    if not is_diagonal(scaled):
-        return None
-    diagonal = scaled.diagonal()
-    coefficients = {}
-    for kind, members in kinds.items():
-        values = diagonal[members]
-        if len(members) != tensor_size(kind, bases) or np.ptp(values) > ALIKE * np.abs(values).max():
-            return None
-        coefficients[kind] = Interval(float(values.min()), float(values.max()))
-    return coefficients
-
-
-def tensor_size(kind: tuple[int, ...], bases: RecordVariables) -> int:
-    """Return the number of distinct monomials of a type."""
-    size = 1
-    for base in set(kind):
-        power = kind.count(base)
-        size *= math.comb(bases.bases[base].size + power - 1, power)
-    return size
-
-
-def polynomial_range(coefficients: dict[tuple[int, ...], Interval], bases: RecordVariables, same: bool) -> Interval:
-    """Return the range of a polynomial in the inner products of the bases, term by term."""
-    total = Interval(0.0, 0.0)
-    for kind, term in coefficients.items():
-        for base in set(kind):
-            ends = bases.bases[base].squared if same else bases.bases[base].paired
-            term = term * Interval(*ends).power(kind.count(base))
-        total = total + term
-    return total
-
-
-def spectral_range(
-    scaled: Block, monomial: NDArray[np.int64], kinds: Kinds, bases: RecordVariables, same: bool
-) -> Interval:
-    """Return the range of the form, block by block: by eigenvalues, or singular values and norms. Scalar fields keep signs."""
-    total = Interval(0.0, 0.0)
     size = np.array([base.size for base in bases.bases])
     single = np.append(size == 1, True)[np.append(bases.owner, -1)]
     longer = {kind: tuple(b for b in kind if size[b] > 1) for kind in kinds}
@@ -89,6 +43,13 @@ def spectral_range(
         for second, columns in kinds.items():
             block = scaled[rows][:, columns]
             if not (block.any() if isinstance(block, np.ndarray) else block.nnz):
+                continue
+            multiple = identity_factor(block) if first == second and len(rows) == tensor_size(first, bases) else None
+            if multiple is not None:
+                for b in set(first):
+                    ends = bases.bases[b].squared if same else bases.bases[b].paired
+                    multiple = multiple * Interval(*ends).power(first.count(b))
+                total = total + multiple
                 continue
             # A few roundings for each factor of a monomial, and for the decomposition; constants are exact.
             room = EPSILON * (8 * (len(first) + len(second)) + (max(block.shape) if first or second else 0))
@@ -113,6 +74,23 @@ def spectral_range(
                 bound = singular_bound(block) * math.prod(bases.bases[b].norm for b in first + second) * (1 + room)
                 total = total + Interval(-bound, bound)
     return total
+
+
+def identity_factor(block: Block) -> Interval | None:
+    """Return c for a block that equals c I up to rounding; None for others."""
+    values = block.diagonal()
+    if not is_diagonal(block) or np.ptp(values) > ALIKE * np.abs(values).max():
+        return None
+    return Interval(float(values.min()), float(values.max()))
+
+
+def tensor_size(kind: tuple[int, ...], bases: RecordVariables) -> int:
+    """Return the number of distinct monomials of a type."""
+    size = 1
+    for base in set(kind):
+        power = kind.count(base)
+        size *= math.comb(bases.bases[base].size + power - 1, power)
+    return size
 
 
 def eigenvalue_range(block: Block) -> tuple[float, float]:

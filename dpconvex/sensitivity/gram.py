@@ -53,8 +53,6 @@ class GradientGram:
         largest = np.max(np.abs(bases.monomial_range(self.monomial)), axis=0)
         table, generators, excess = factor_rows(terms, mono, largest, space, int(offsets[-1]))
         self.rows = [table[offsets[k] : offsets[k + 1]] for k in range(len(leaves))]
-        self.blocks = np.array([generator.block for generator in generators], dtype=np.int64)
-        self.places = [generator.place for generator in generators]
         self.generators = generators
         self._ranges: dict[tuple[Hashable, ...], Interval] = {}
         self._inner: dict[tuple[int, bytes], tuple[Array, float]] = {}

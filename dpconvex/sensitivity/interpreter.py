@@ -1,7 +1,6 @@
 """Bounds the range, gradients and curvature of a loss, from its affine leaves up, by the rule of each atom."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,26 +16,6 @@ from dpconvex.numerics import Ends, intervals
 from dpconvex.util.arrays import Array
 
 
-@dataclass(frozen=True, eq=False)
-class Step:
-    """A step of a proof, not yet written as text: writing a loss takes longer than proving its constants."""
-
-    rule: str
-    expression: Expression
-    claims: dict[str, float]
-    source: str
-    children: "tuple[Step, ...]" = ()
-
-    def written(self, seen: set[int] | None = None) -> Derivation:
-        """Return the tree of steps with texts; a step in `seen` is written without its children."""
-        seen = set() if seen is None else seen
-        children: tuple[Derivation, ...] = ()
-        if id(self) not in seen:
-            seen.add(id(self))
-            children = tuple(child.written(seen) for child in self.children)
-        return Derivation(self.rule, str(self.expression), self.claims, self.source, children)
-
-
 class AbstractInterpreter:
     """Applies the rules of atoms to losses; bounds on subexpressions are cached."""
 
@@ -48,35 +27,24 @@ class AbstractInterpreter:
         length: Callable[..., float] | None = None,
     ) -> None:
         self.expander, self.leaves, self.reach, self.length = expander, leaves, reach, length
-        self._known: dict[Expression, tuple[Entries, Step]] = {}
+        self._known: dict[Expression, Entries] = {}
 
-    def walk(self, expression: Expression) -> tuple[Entries, Step]:
-        """Return bounds on each entry (in column order), and their derivation."""
+    def walk(self, expression: Expression) -> Entries:
+        """Return bounds on each entry, in column order."""
         if expression not in self._known:
             self._known[expression] = self._walk(expression)
         return self._known[expression]
 
-    def _walk(self, expression: Expression) -> tuple[Entries, Step]:
+    def _walk(self, expression: Expression) -> Entries:
         if not expression.variables:
-            ranges = intervals(*self.expander.bounds(expression))
-            return list(map(AbstractValue, ranges)), Step("function of the record alone", expression, {}, "")
+            return list(map(AbstractValue, intervals(*self.expander.bounds(expression))))
         if expression in self.leaves:
             return self._leaf(expression)
-        walked = [self.walk(argument) for argument in expression.args]
-        steps = zip(expression.args, walked, strict=True)
-        children = tuple(step for argument, (_, step) in steps if argument.variables)
-        atom = expression.operation
-        entries = self.expander.applied(expression, [entries for entries, _ in walked])
-        curved = atom.affine == "curved"
-        name, source = (atom.name, atom.source) if curved else ("non-negative combination", "sums and scalings")
-        low, high = entry_ends(entries)
-        check_finite(low, high, expression)
-        # There may be no entries.
-        ends = {"least value": low.min(initial=np.inf), "largest value": high.max(initial=-np.inf)}
-        claims = {name: float(end) for name, end in ends.items() if np.isfinite(end)}
-        return entries, Step(name, expression, claims, source, children)
+        entries = self.expander.applied(expression, [self.walk(argument) for argument in expression.args])
+        check_finite(*entry_ends(entries), expression)
+        return entries
 
-    def _leaf(self, expression: Expression) -> tuple[Entries, Step]:
+    def _leaf(self, expression: Expression) -> Entries:
         polynomial = self.expander.expand(expression)
         rows = self.leaves[expression]
         low, high = self.reach(polynomial, rows)
@@ -86,9 +54,29 @@ class AbstractInterpreter:
         array = None
         if self.length is not None and len(rows) > 1:
             array = partial(self.length, polynomial, rows)
-        entries = AffineEntries((low, high), rows, array)
-        claims = {"entries": float(len(entries))} if len(entries) > 1 else {}
-        return entries, Step("affine leaf", expression, claims, "A_z theta + c_z")
+        return AffineEntries((low, high), rows, array)
+
+    def derivation(self, expression: Expression, seen: set[Expression]) -> Derivation:
+        """Return the derivation of bounds that are known, in words; an expression in `seen` is written without its arguments."""
+        entries, text = self._known[expression], str(expression)
+        if not expression.variables:
+            return Derivation("function of the record alone", text)
+        if expression in self.leaves:
+            claims = {"entries": float(len(entries))} if len(entries) > 1 else {}
+            return Derivation("affine leaf", text, claims, "A_z theta + c_z")
+        children: tuple[Derivation, ...] = ()
+        if expression not in seen:
+            seen.add(expression)
+            children = tuple(self.derivation(argument, seen) for argument in expression.args if argument.variables)
+        low, high = entry_ends(entries)
+        # There may be no entries.
+        ends = {"least value": low.min(initial=np.inf), "largest value": high.max(initial=-np.inf)}
+        claims = {name: float(end) for name, end in ends.items() if np.isfinite(end)}
+        atom = expression.operation
+        rule = (
+            (atom.name, atom.source) if atom.affine == "curved" else ("non-negative combination", "sums and scalings")
+        )
+        return Derivation(rule[0], text, claims, rule[1], children)
 
 
 def check_finite(low: Array, high: Array, expression: Expression) -> None:

@@ -208,4 +208,4 @@ def bound_entries(expression: Expression, form: LossForm, ball: float) -> tuple[
     gram = GradientGram([form.expander.expand(leaf) for leaf in leaves], form.space, form.bases)
     known = dict(zip(leaves, gram.rows, strict=True))
     walker = AbstractInterpreter(form.expander, known, lambda leaf, rows: reach_of(leaf, form.feasible, ball)[:2])
-    return walker.walk(expression)[0], gram
+    return walker.walk(expression), gram

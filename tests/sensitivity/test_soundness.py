@@ -36,9 +36,9 @@ class Spy(AbstractInterpreter):
     """A walker that remembers what it found out about every subexpression."""
 
     def walk(self, expression):
-        entries, step = super().walk(expression)
+        entries = super().walk(expression)
         self.seen.append((expression, entries))
-        return entries, step
+        return entries
 
 
 def walked(analysis):
@@ -60,9 +60,10 @@ def generator_rows(analysis, jets):
     rows = np.concatenate([jets.of(leaf).gradient[0] for group in form.leaves for leaf in group], axis=1)
     table = np.concatenate(gram.rows)
     result = np.zeros((len(rows), table.shape[1], form.space.dim))
-    for g, place in enumerate(gram.places):
+    places = [generator.place for generator in gram.generators]
+    for g, place in enumerate(places):
         if gram.generators[g].divided:  # several in one cell
-            own = [k for k, other in enumerate(gram.places) if np.array_equal(other, place)]
+            own = [k for k, other in enumerate(places) if np.array_equal(other, place)]
             result[:, g, place] = np.linalg.pinv(table[:, own])[own.index(g)] @ rows[:, :, place]
             continue
         source = int(np.argmax(np.abs(table[:, g])))
