@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from dpconvex.accounting.budget import Budget, schema_cost
-from dpconvex.accounting.composition import Amount, best_total, tails_delta
+from dpconvex.accounting.composition import Amount, best_total
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import NotPrivate, TemplateError
@@ -14,6 +14,7 @@ from dpconvex.fitting.solve import solve
 from dpconvex.fitting.verify import verify
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
+from dpconvex.noise.gaussian import failure_delta
 from dpconvex.util.arguments import between, instance, number, recast, require
 from dpconvex.util.plain_data import is_whole
 
@@ -43,7 +44,7 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
     for leaf in (*fit.leaves(), *(Approximate(cost.epsilon, cost.delta) for cost in costs)):
         kind, scale, more = da.NoOpDpEvent, 0.0, getattr(leaf, "delta", 0.0)
         if isinstance(leaf, Tail):
-            more = tails_delta(leaf.probability, WITHIN)
+            more = failure_delta(leaf.probability, WITHIN)
         elif isinstance(leaf, Pure | Approximate):  # Laplace noise at the corner of randomised response
             kind, scale = da.LaplaceDpEvent, 2 * math.log1p(math.expm1(min(leaf.epsilon, 700.0)) / 2) * (1 + 1e-14)
         else:

@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from dpconvex.accounting import file_ledger
-from dpconvex.accounting.composition import Amount, Basic, Entry, Total, rule_of, tail_counts, tails_delta, totals
+from dpconvex.accounting.composition import Amount, Basic, Entry, Total, rule_of, tail_probability, totals
 from dpconvex.accounting.database_ledger import DatabaseLedger, is_address
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Tail, event_of
 from dpconvex.accounting.file_ledger import FileLedger
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
 from dpconvex.model.privacy import Privacy, text
-from dpconvex.noise.gaussian import GRID_LOSS, gaussian_delta, grid_loss
+from dpconvex.noise.gaussian import GRID_LOSS, failure_delta, gaussian_delta
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arguments import instance, recast, require
 from dpconvex.util.markup import downward, html_table, paragraph, progress_bar, upward
@@ -339,8 +339,8 @@ def schema_cost(learnt: Learnt) -> tuple[Privacy, Event]:
     """Return the guarantee and the event of a learnt schema.  Raise if the event costs more, or much less."""
     promise, event = build(Privacy, learnt.privacy, where="the cost of the schema"), event_of(learnt.event)
     mu, lost = event.level()
-    lost += tails_delta(sum(count * probability for probability, count in tail_counts(event)), promise.epsilon)
-    rare = RARE * promise.delta + grid_loss(promise.epsilon)
+    lost += failure_delta(tail_probability(event), promise.epsilon)
+    rare = RARE * promise.delta + failure_delta(GRID_LOSS, promise.epsilon)
     spent = gaussian_delta(promise.epsilon, mu) + lost
     kinds = {leaf.epsilon if isinstance(leaf, Approximate) else type(leaf) for leaf in event.leaves()}
     most = kinds <= {Gaussian, Tail, 0.0} and lost <= rare * (1 + TAIL_SLACK)

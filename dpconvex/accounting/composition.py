@@ -1,7 +1,7 @@
 """Total cost of several releases: non-adaptive composition, and the privacy filters of ledgers (docs/theory.md, section 20)."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -11,20 +11,18 @@ import numpy as np
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail, profile_of
 from dpconvex.model.privacy import Privacy, text
-from dpconvex.noise.gaussian import bisect, gaussian_delta, profile_epsilon, smallest_scale
+from dpconvex.noise.gaussian import TRUNCATED, bisect, failure_delta, gaussian_delta, profile_epsilon, smallest_scale
 from dpconvex.noise.loss_distributions import Counted, composed_delta, on_grid
 from dpconvex.noise.profiles import LARGEST_LOSS
 from dpconvex.util.arguments import one_of, require
 from dpconvex.util.markup import downward, upward
 
 ORDERS = np.array([*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 80, 128, 256, 512], dtype=float)
-LARGEST = 700.0  # Largest epsilon that `exp` is computed for, so that it does not overflow
 # Grid steps up to the sought epsilon, the largest number of grid points for one event, and of distinct events.
 STEPS, LARGEST_GRID, MOST = 4000, 2**17, 50
 POINTS = 50  # Number of epsilons in a privacy profile
 # Share of a ledger's delta reserved for the deltas of events, which Gaussian shifts and Rényi divergences do not cover.
 SPARE = 0.1
-TAIL = 2.0**-100  # Smallest probability of a truncation failure of the noise in a fit
 # Relative margin of a limit that spends leave free.  Reading a ledger allows a tenth more, as rounding may differ.
 GUARD = 1e-8
 # Printed names of the rules of totals, except "basic composition".
@@ -54,7 +52,7 @@ def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -
         return found
     # Truncation failures count 1 + exp(epsilon) times.  If they need at most delta / 2, epsilon is at most that at delta / 2.
     bounds = bounds_of(whole)
-    left = delta - tails_delta(sum(count * p for p, count in tail_counts(whole)), min(both_epsilons(bounds, delta / 2)))
+    left = delta - failure_delta(tail_probability(whole), min(both_epsilons(bounds, delta / 2)))
     if left >= delta / 2:
         by_renyi, by_gauss = both_epsilons(bounds, left)
         found += [Total(by_renyi, delta, "Rényi"), Total(by_gauss, delta, "Gaussian")]
@@ -68,13 +66,8 @@ def best_total(promises: Sequence[Privacy], events: Sequence[Event], delta: floa
     return next(iter(totals(promises, events, delta)), Total(math.inf, delta, "none"))
 
 
-def tails_delta(probability: float, epsilon: float) -> float:
-    return (1 + math.exp(min(epsilon, LARGEST))) * probability
-
-
-def tail_counts(event: Event) -> Iterator[tuple[float, int]]:
-    counted = event.counted if isinstance(event, Composition) else {event: 1}
-    return ((leaf.probability, count) for leaf, count in counted.items() if isinstance(leaf, Tail))
+def tail_probability(event: Event) -> float:
+    return math.fsum(leaf.probability for leaf in event.leaves() if isinstance(leaf, Tail))
 
 
 def bounds_of(whole: Composition) -> tuple[tuple[Any, Any], tuple[float, float]]:
@@ -126,12 +119,12 @@ def profile_pairs(event: Event) -> list[tuple[float, float]]:
     whole, deltas = Composition((event,)), np.geomspace(1e-12, 0.99, 25).tolist()
     bounds = bounds_of(whole)
     reach = min(both_epsilons(bounds, deltas[0]))
-    parts, beyond = losses_of(whole.counted, reach), sum(count * p for p, count in tail_counts(whole))
+    parts, beyond = losses_of(whole.counted, reach), tail_probability(whole)
     if parts is None:
         pairs = [(min(both_epsilons(bounds, delta)), delta) for delta in deltas]
     else:
         pairs = [(epsilon, composed_delta(parts, epsilon)) for epsilon in np.linspace(0.0, reach, POINTS).tolist()]
-    return [(epsilon, delta + tails_delta(beyond, epsilon)) for epsilon, delta in pairs if epsilon < math.inf]
+    return [(epsilon, delta + failure_delta(beyond, epsilon)) for epsilon, delta in pairs if epsilon < math.inf]
 
 
 class Amount(NamedTuple):
@@ -236,7 +229,7 @@ class AdditiveCost(Basic):
         """Return the guarantee of the largest further release, with one truncation failure, that fits."""
         cost, lost = self._lost(sums)
         cost = self.limit * (1 - GUARD) - cost
-        if cost <= 0 or self.share * (1 - GUARD) - lost < tails_delta(TAIL, self.total.epsilon):
+        if cost <= 0 or self.share * (1 - GUARD) - lost < failure_delta(TRUNCATED, self.total.epsilon):
             return Amount(0.0, 0.0)
         return Amount(self.epsilon(cost), self.total.delta)
 
@@ -257,12 +250,12 @@ class AdditiveCost(Basic):
 
     def _lost(self, sums: tuple[Any, ...]) -> tuple[float, float]:
         cost, lost, beyond = sums
-        return cost, lost + tails_delta(beyond, self.total.epsilon)
+        return cost, lost + failure_delta(beyond, self.total.epsilon)
 
 
 @lru_cache(maxsize=4096)
 def priced(rule: AdditiveCost, event: Event) -> tuple[float, float, float]:
-    return *rule.cost(event), math.fsum(count * p for p, count in tail_counts(event))
+    return *rule.cost(event), tail_probability(event)
 
 
 class Gauss(AdditiveCost):

@@ -134,7 +134,7 @@ class Gaussian(Event):
 
 @dataclass(frozen=True)
 class Tail(Event):
-    """A truncation failure: with this probability, under each of two neighbours, the guarantee fails (`tails_delta`)."""
+    """A truncation failure: with this probability, under each of two neighbours, the guarantee fails (`failure_delta`)."""
 
     kind: ClassVar[str] = "tail"
     probability: float

@@ -16,13 +16,15 @@ from dpconvex.accounting.composition import best_total, profile_pairs
 from dpconvex.accounting.events import SMALLEST, Approximate, Event, event_of
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.certificates.integer_noise import ClusteringNoise, IntegerNoise
-from dpconvex.certificates.loaded_event import confirmed_event, truncation_delta
-from dpconvex.certificates.text import RUNS, CertificateText
+from dpconvex.certificates.loaded_event import confirmed_event
+from dpconvex.certificates.text import CertificateText
 from dpconvex.checker.files import FORMAT, certificate_and_proof, compare_claims
 from dpconvex.checker.reading import Rejected
+from dpconvex.checker.table import RUNS
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
+from dpconvex.noise.gaussian import TRUNCATED, failure_delta
 from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.util.arguments import recast, require, whole
 from dpconvex.util.plain_data import build, without_missing
@@ -199,7 +201,7 @@ class Certificate(CertificateText):
     def exceptions(self) -> str:
         """Exceptions to the guarantee; empty if only the assumptions of every release apply."""
         said = list(self.provided)
-        if self.cover is not None and self.cover.delta <= 2 * truncation_delta(self.privacy.epsilon):
+        if self.cover is not None and self.cover.delta <= 2 * failure_delta(TRUNCATED, self.epsilon):
             runs = self.settings.get(RUNS, 1.0)
             times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
             power = -99 if self.cover.counting else -100  # noise on the number of records has its own cap

@@ -9,7 +9,7 @@ import numpy as np
 from dpconvex.accounting.events import Composition, Event, Gaussian, Pure, Tail
 from dpconvex.errors import DPConvexError
 from dpconvex.noise.discrete import GAUSSIAN, LAPLACE, add_integer_noise
-from dpconvex.noise.gaussian import GRID_LOSS, gaussian_delta, grid_loss, integer_level
+from dpconvex.noise.gaussian import GRID_LOSS, failure_delta, gaussian_delta, integer_level
 from dpconvex.noise.samplers import SPHERICAL, Spherical
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.arrays import Array
@@ -59,7 +59,7 @@ class IntegerNoise:
         if not self.is_gaussian:
             return self.sensitivity / self.scale <= self.epsilon
         level = integer_level(self.sensitivity, self.scale)
-        return float(gaussian_delta(self.epsilon, level)) + grid_loss(self.epsilon) <= self.delta
+        return float(gaussian_delta(self.epsilon, level)) + failure_delta(GRID_LOSS, self.epsilon) <= self.delta
 
     def check(self) -> None:
         if not self.holds:

@@ -4,14 +4,13 @@ import math
 from typing import Any
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Hull, Perturbation, Pure, Tail
-from dpconvex.certificates.text import ONE_RUN, PARTS, RANGE, RUNS
 from dpconvex.checker.mechanisms import costs_as_much
-from dpconvex.noise.gaussian import gaussian_delta
+from dpconvex.checker.table import ONE_RUN, PARTS, RANGE, RUNS
+from dpconvex.noise.gaussian import TRUNCATED, gaussian_delta
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arguments import require
 
 NEAR = 1 - TAIL_SLACK  # Relative tolerance for rounding
-TAIL = 2.0**-100  # Probability that the mechanism's noise exceeds the cap for which tau was chosen
 
 
 def confirmed_event(certificate: Any) -> Event | None:
@@ -27,7 +26,7 @@ def confirmed_event(certificate: Any) -> Event | None:
         return None
     least = [] if certificate.clustering is None else [certificate.clustering.event]
     if cover is not None:
-        least += [cover.event, Pure(cover.counting), Tail((1 + bool(cover.counting)) * TAIL)]
+        least += [cover.event, Pure(cover.counting), Tail((1 + bool(cover.counting)) * TRUNCATED)]
     beside = [part for part in (certificate.clustering, cover) if part is not None]
     chosen = certificate.settings.get(RANGE, 0.0)
     least += [Pure(chosen)] if chosen else []
@@ -66,8 +65,3 @@ def is_complete(hull: Hull, curvature: float, length: float) -> bool:
         bent = 2 * flattest <= max(up, down) and (ratio == 0 or ratio >= NEAR * 4 * math.expm1(hull.curvature))
     whole = longest >= NEAR * hull.length and min(hull.counts or (1.0,)) >= 1 and hull.dimension > 0
     return bent and whole and hull.curvature >= curvature and hull.length >= length
-
-
-def truncation_delta(epsilon: float) -> float:
-    """Return the delta of a truncation failure, of probability 2^-100 under each of two neighbours."""
-    return (1 + math.exp(min(epsilon, 700.0))) * TAIL

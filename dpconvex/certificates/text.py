@@ -12,16 +12,11 @@ from dpconvex.accounting.composition import as_fraction, ceiling
 from dpconvex.accounting.events import Approximate, Composition, Event
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.checker import Report, check
+from dpconvex.checker.table import PARTS, RANGE, RECORDS, RUNS
 from dpconvex.model.privacy import Privacy, text
 from dpconvex.util.markup import details, html_list, html_table, paragraph, shorten_numbers, upward
 
 Rows = Iterator[tuple[str, str, str]]
-# Names of settings: the mean number of runs if the best of several is released, and the epsilon of a target's range.
-RUNS, RANGE = "mean_number_of_runs", "epsilon_of_the_range"
-# Settings that the proof of repeated runs needs: the distribution of their number, and the cost of one run.
-ONE_RUN = ("eta", "gamma", "epsilon_of_a_fit", "epsilon_of_a_score", "delta_of_a_fit")
-# Settings if the best of fits to parts of the data is released: numbers of parts, and of records in all parts.
-PARTS, RECORDS = "parts_of_the_data", "records_in_all_parts"
 COMPARED = (
     *("epsilon", "delta", "size", "gradient_bound", "sensitivity", "strong_convexity", "hessian_bound"),
     *("jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "expected_noise", "expected_shift"),

@@ -23,7 +23,7 @@ from dpconvex.checker.reading import Rejected, Steps, Unreplayed, as_exact, indi
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import Rules
 from dpconvex.checker.scalar_bounds import span_dimension
-from dpconvex.checker.table import RANGE, RUN, RUNS, SPLIT
+from dpconvex.checker.table import ONE_RUN, PARTS, RANGE, RUNS
 
 TRUSTED = (
     "the theorems on mechanisms (docs/theory.md, sections 4 to 11, 16 and 18, and docs/release.md, section 3)",
@@ -88,9 +88,10 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     p, everything = claim["noise_dimension"], TRUSTED_OF_QUERIES if kind == "queries" else TRUSTED
     require(("rows" in settings) == (claim["noise"] == "matrix"), "the noise and the settings disagree about matrices")
     require(
-        event is None or not {RUN[0], SPLIT} & {*settings}, "the event of one fit is not that of a choice among fits"
+        event is None or not {ONE_RUN[0], PARTS} & {*settings},
+        "the event of one fit is not that of a choice among fits",
     )
-    require(RUN[0] not in settings or RUNS in settings, "the mean number of runs is missing")
+    require(ONE_RUN[0] not in settings or RUNS in settings, "the mean number of runs is missing")
     most, _ = person(claim)
     if most > 1 and (RUNS in settings or "clustering" in claim or "sampling" in settings):
         raise Unreplayed("there is no rule for runs, clusters or samples with several records of a person")
@@ -131,7 +132,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     if unit:
         one = f"nobody ({unit}) has more than {most} records, or the fit drops, weighs and clips them as the claim says"
         everything = *everything[:-1], one, everything[-1].partition("; ")[2]
-    known = {CHOICES: "vertices" in settings, BEST_RUN: RUNS in settings, OTHER_PARTS: SPLIT in settings}
+    known = {CHOICES: "vertices" in settings, BEST_RUN: RUNS in settings, OTHER_PARTS: PARTS in settings}
     known |= {OF_RANGE: RANGE in settings, CELLS: kind == "queries" and "clustering" in claim}
     trusted = (*everything, *more, *(fact for fact, holds in known.items() if holds))
     return Report(len(template.nodes) + len(losses) + (5 + len(settings)) * (kind == "queries"), trusted, ())
@@ -141,7 +142,7 @@ def is_weighted(proof: dict[str, Any], template: TemplateGraph) -> bool:
     """Return whether every loss is a weight from 0 to 1 times an unweighted loss, and every moment has the weight."""
     record, nodes = template.declared, template.nodes
     start = record.starts.get(WEIGHT, -1)
-    if start < 0 or (record.lower[start], record.upper[start]) != (ZERO, ONE) or record.sizes[record.owner[start]] != 1:
+    if start < 0 or record.ranges[start] != (ZERO, ONE) or record.sizes[record.owner[start]] != 1:
         return False
     base = record.owner[start]
     weights = {k for k, node in enumerate(nodes) if node.options.get("field") == WEIGHT}

@@ -15,7 +15,7 @@ from dpconvex.checker.expansion import RecordBounds
 from dpconvex.checker.gaussian import NEAR, gaussian_delta, perturbation_delta
 from dpconvex.checker.reading import Unreplayed, indices, require, spend
 from dpconvex.checker.rows import GeneratorRows
-from dpconvex.checker.table import RANGE, RUN, RUNS
+from dpconvex.checker.table import ONE_RUN, RANGE, RUNS
 
 GRID_LOSS = Fraction(1, 10**60)  # Loss of integer noise relative to continuous noise (docs/theory.md, section 8)
 GRID_VARIANCE = Fraction(9)
@@ -125,7 +125,7 @@ def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fra
     """Check the cost of the best of a random number of runs (docs/theory.md, theorem 8b); return the guarantee of one fit."""
     if "gamma" not in settings:
         raise Unreplayed("there is no rule for accounting for several fits and a choice")
-    eta, gamma, fit, score, lost = (settings[key] for key in RUN)
+    eta, gamma, fit, score, lost = (settings[key] for key in ONE_RUN)
     require(eta > -1, "runs: eta must exceed -1")
     ratios = [eta / (1 - end) for end in exp(eta * log(gamma))] if eta else [-1 / log(gamma)]
     mean, odds = (1 / gamma - 1) * max(ratios), exp(fit + score)[1]
@@ -139,7 +139,7 @@ def check_clustering(noise: Claim, record: RecordBounds, replaced: bool) -> tupl
     """Check noise on rounds of counts and sums of cells (docs/theory.md, section 16); return its share, as for residual noise."""
     epsilon, delta, rounds, scale, weight, features = values(noise, "epsilon delta rounds scale weight features")
     halves = [ZERO for _ in record.sizes]
-    for base, low, high in zip(record.owner, record.lower, record.upper, strict=True):
+    for base, (low, high) in zip(record.owner, record.ranges, strict=True):
         halves[base] += (high - low) ** 2 / 4
     # One of the fields with this number of features is clustered, about the middle of its domain.
     square = max(min(s, h) for s, h, n in zip(record.squares, halves, record.sizes, strict=True) if n == features)
@@ -264,7 +264,8 @@ def farthest_apart(kinds: list[Any], three: list[list[Fraction]], record: Record
         exponents, square = [kinds[k][0][b] for k in both], record.squares[b]
         if b == scalar:  # the two values, divided by their largest absolute value
             k, size = record.owner.index(b), root(square)[0]
-            ranges += 2 * [(record.lower[k] / size, record.upper[k] / size)]
+            low, high = record.ranges[k]
+            ranges += 2 * [(low / size, high / size)]
             twice = [2 * e for e in exponents]
             powers += [[twice, none, exponents], [none, twice, exponents]]
         else:

@@ -9,8 +9,10 @@ from typing import Any
 
 Group = dict[str, str]
 
-RUNS, RUN = "mean_number_of_runs", ("eta", "gamma", "epsilon_of_a_fit", "epsilon_of_a_score", "delta_of_a_fit")
-SPLIT, RANGE = "parts_of_the_data", "epsilon_of_the_range"
+# Names of settings: the mean number of runs if the best of several is released, the distribution of their number with the cost of
+# one, the epsilon of a target's range, and the numbers of parts and of all records if the best fit to a part is released.
+RUNS, ONE_RUN = "mean_number_of_runs", ("eta", "gamma", "epsilon_of_a_fit", "epsilon_of_a_score", "delta_of_a_fit")
+RANGE, PARTS, RECORDS = "epsilon_of_the_range", "parts_of_the_data", "records_in_all_parts"
 NODE: Group = {"op": "text", "shape": "list of whole"}
 READ: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 TABLES: dict[str, tuple[Group, ...]] = {name: tuple(groups) for name, groups in READ["objects"].items()}

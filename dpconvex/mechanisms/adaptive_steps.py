@@ -10,7 +10,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import UNSEEN, Engine, ForUnits, check_delta
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
-from dpconvex.noise.gaussian import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss
+from dpconvex.noise.gaussian import GRID_LOSS, failure_delta, gaussian_delta, gaussian_sigma
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
@@ -98,7 +98,7 @@ def tells_classes(form: LossForm, inside: tuple[str, ...] = ()) -> bool:
 
 def total_level(privacy: Privacy) -> float:
     """Return the GDP level of all queries together, rounded down."""
-    delta = privacy.delta - grid_loss(privacy.epsilon)
+    delta = privacy.delta - failure_delta(GRID_LOSS, privacy.epsilon)
     if not delta > 0:
         why = "adaptive steps: noise on integers alone costs more than this delta"
         raise NotPrivate(why, f"delta = {privacy.delta:g}", "ask for a larger delta, or a smaller epsilon")

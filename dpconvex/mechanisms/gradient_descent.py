@@ -8,13 +8,12 @@ import numpy as np
 from dpconvex.accounting.events import Gaussian
 from dpconvex.certificates.certificate import Certificate, DescentCertificate
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms import base
 from dpconvex.mechanisms.added_quadratic import ADDED, GUESS
 from dpconvex.mechanisms.rounding import public_start, quadratic_parts, regularizer_curvature
 from dpconvex.model.privacy import Privacy, not_for_units, remaining
-from dpconvex.noise.gaussian import gaussian_sigma
+from dpconvex.noise.gaussian import TRUNCATED, gaussian_sigma
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
 from dpconvex.numerics import EPSILON, NORM_SLACK, TAIL_SLACK
@@ -212,7 +211,7 @@ class NoisyGradientDescent(base.ForUnits):
                 found = with_more_noise(certificate, scale, more, apart)
             if found.noise_scale <= most:
                 # Rounding of noise drawn in floating point; the noise of each step hides rounding in its sums.
-                drawn = EPSILON * (analysis.form.space.dim + 16) * self.noise_bound(found, TAIL)
+                drawn = EPSILON * (analysis.form.space.dim + 16) * self.noise_bound(found, TRUNCATED)
                 moved = certificate.steps * certificate.largest_step * drawn
                 return found.copied(event=found.event, sensitivity=apart, tolerance=max(moved, 1e-200))
         why = "rounding errors in sums of this many gradients exceed the clip"
@@ -367,7 +366,7 @@ def curvature_or_zero(analysis: Analysis) -> float:
 def path_rounding(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> float:
     """Bound the rounding of sums of `records` gradients at all iterates: in K, or within reach of all steps from the start."""
     form, bound, steps, rate = analysis.form, certificate.gradient_bound, certificate.steps, certificate.sampling
-    rare, radius = TAIL / (2 * steps), form.feasible.norm_bound
+    rare, radius = TRUNCATED / (2 * steps), form.feasible.norm_bound
     drawn = most_drawn(records, rate, rare) if rate < 1 else records
     if not form.feasible.bounded:
         longest = GAUSSIAN.quantile(certificate.noise_dimension, sigma, rare)

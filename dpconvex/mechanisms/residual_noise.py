@@ -10,7 +10,6 @@ from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Ta
 from dpconvex.certificates.certificate import Certificate, OutputCertificate, StatisticsCertificate
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.certificates.integer_noise import IntegerNoise, laplace_count, perturb
-from dpconvex.certificates.loaded_event import TAIL, truncation_delta
 from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.rounding import (
@@ -22,7 +21,7 @@ from dpconvex.mechanisms.rounding import (
 )
 from dpconvex.model.privacy import Privacy, remaining
 from dpconvex.noise.discrete import GAUSSIAN, LAPLACE, measurement
-from dpconvex.noise.gaussian import gaussian_sigma, grid_loss, integer_scale
+from dpconvex.noise.gaussian import GRID_LOSS, TRUNCATED, failure_delta, gaussian_sigma, integer_scale
 from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.regularizer import largest_row_sum
@@ -38,7 +37,7 @@ RELATIVE_SIZE = 0.01
 # Ratio of the tolerance to the rounding floor, so that every fit can be certified: one gradient suffices without constraints
 # and kinks; steps with a projection, and multipliers, need more room.
 FREE_ROOM, ROOM_OF_STEPS = 3.0, 10.0
-# The norm of log-concave noise exceeds this multiple of its mean with probability at most TAIL; the exponential is the worst.
+# The norm of log-concave noise exceeds this many means with probability at most TRUNCATED; the exponential is the worst.
 LOG_CONCAVE = 70.0
 
 DROWNED = (
@@ -107,7 +106,7 @@ class ResidualNoise:
         if counting:
             records += math.ceil(MARGINS * margin(counting, privacy.most))
         own = spent.part(remaining(spent.epsilon, counting), spent.delta)
-        tail = (2 if counting else 1) * truncation_delta(privacy.epsilon)
+        tail = (2 if counting else 1) * failure_delta(TRUNCATED, privacy.epsilon)
         found, noise, steps = with_cover(mechanism, analysis, bare, own, counting, tail, records, asked=self.tolerance)
         whole = found.copied(
             privacy=privacy,
@@ -128,7 +127,7 @@ def cover_records(mechanism: Mechanism, analysis: Analysis, certificate: Certifi
         return certificate
     spent = certificate.privacy.part(cover.epsilon, cover.delta)
     bare = certificate.copied(event=certificate.event, derivation=certificate.derivation.children[0])
-    tail = (2 if cover.counting else 1) * truncation_delta(certificate.epsilon)
+    tail = (2 if cover.counting else 1) * failure_delta(TRUNCATED, certificate.epsilon)
     try:
         larger, noise, steps = with_cover(mechanism, analysis, bare, spent, cover.counting, tail, records, more=True)
     except TemplateError as error:
@@ -195,7 +194,7 @@ def released_event(bare: Certificate, noise: IntegerNoise) -> Event:
     promise = bare.privacy
     known = Pure(promise.epsilon) if promise.pure else Approximate(promise.epsilon, promise.delta)
     counted = (Pure(noise.counting),) if noise.counting else ()
-    return Composition((bare.event or known, noise.event, *counted, Tail((2 if counted else 1) * TAIL)))
+    return Composition((bare.event or known, noise.event, *counted, Tail((2 if counted else 1) * TRUNCATED)))
 
 
 def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> None:
@@ -230,7 +229,7 @@ def residual_steps(noise: IntegerNoise) -> tuple[Derivation, ...]:
 def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
     """Bound the norm of the noise, except with probability 2^-100, by the mechanism or as for log-concave noise with its mean."""
     own = getattr(mechanism, "noise_bound", None)
-    return float(own(certificate, TAIL)) if callable(own) else LOG_CONCAVE * certificate.expected_noise
+    return float(own(certificate, TRUNCATED)) if callable(own) else LOG_CONCAVE * certificate.expected_noise
 
 
 def drawing_error(
@@ -247,12 +246,12 @@ def drawing_error(
         reach = answer_radius(analysis, certificate, 0.0, records) + cap
         return relative * (cap + reach) + 4 * EPSILON * reach
     own = getattr(mechanism, "noise_rounding", None)
-    more = float(own(certificate, TAIL)) if callable(own) else 0.0
+    more = float(own(certificate, TRUNCATED)) if callable(own) else 0.0
     return (relative * cap + more) / certificate.strong_convexity
 
 
 def calibrate_residual_noise(
-    spent: Privacy, distance: float, dimension: int, noise_cap: float = 0.0, tail: float = TAIL, law: str = ""
+    spent: Privacy, distance: float, dimension: int, noise_cap: float = 0.0, tail: float = TRUNCATED, law: str = ""
 ) -> IntegerNoise:
     """Choose grid and noise for answers within a distance tau of the exact one.
 
@@ -270,7 +269,7 @@ def calibrate_residual_noise(
     if spent.delta <= 2 * tail:  # delta is too small for Gaussian noise
         return laplace
     euclidean = (2 * distance / step + root) * (1 + NORM_SLACK)
-    sigma = gaussian_sigma(spent.epsilon, spent.delta - tail - grid_loss(spent.epsilon), 1.0)
+    sigma = gaussian_sigma(spent.epsilon, spent.delta - tail - failure_delta(GRID_LOSS, spent.epsilon), 1.0)
     gaussian = IntegerNoise(GAUSSIAN, *parts, euclidean, integer_scale(sigma * euclidean * (1 + GRID_SLACK)), noise_cap)
     return min((n for n in (laplace, gaussian) if law in ("", n.noise)), key=lambda noise: noise.size)
 
@@ -288,7 +287,7 @@ def check_noise(certificate: Certificate) -> None:
 
 def margin(counting: float, most: int = 1) -> float:
     """Return the bound that integer noise of scale most/epsilon exceeds with probability below 2^-100."""
-    return math.ceil(-math.log(TAIL) / counting * most * (1 + TAIL_SLACK))
+    return math.ceil(-math.log(TRUNCATED) / counting * most * (1 + TAIL_SLACK))
 
 
 def noisy_upper_count(cover: IntegerNoise, count: int, rng: np.random.Generator | None = None, most: int = 1) -> float:

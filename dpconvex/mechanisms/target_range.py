@@ -11,7 +11,7 @@ import numpy as np
 from dpconvex.accounting.events import Composition, Pure
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.certificates.text import RANGE
+from dpconvex.checker.table import RANGE
 from dpconvex.data.batch import Batch
 from dpconvex.data.domains import Box
 from dpconvex.expressions.atoms.extremes import is_hinge, is_zero

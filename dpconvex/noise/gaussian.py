@@ -17,6 +17,7 @@ FARTHEST, REACH, LARGEST_LOG = 1e100, 25.0, 700.0
 # Integers with probability proportional to ``exp(-k^2/(2 s^2))`` are as private as normal noise of variance
 # ``s^2 - GRID_VARIANCE``, if (1 + exp(epsilon)) * GRID_LOSS is added to delta (docs/theory.md, section 8, on the integers).
 GRID_VARIANCE, GRID_LOSS = 9.0, 1e-60
+TRUNCATED = 2.0**-100  # Probability that the noise of a mechanism exceeds the cap for which tau was chosen
 
 
 def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int) -> tuple[float, float]:
@@ -106,5 +107,6 @@ def integer_level(sensitivity: float, scale: float) -> float:
     return sensitivity / math.sqrt(variance) * (1 + 1e-15) if variance > 0 else math.inf
 
 
-def grid_loss(epsilon: float) -> float:
-    return (1 + math.exp(min(epsilon, LARGEST_LOG))) * GRID_LOSS
+def failure_delta(probability: float, epsilon: float) -> float:
+    """Return the delta of failures that have this probability under each of two neighbours."""
+    return (1 + math.exp(min(epsilon, LARGEST_LOG))) * probability

@@ -2,6 +2,8 @@
 
 import math
 import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NoReturn
 
@@ -157,60 +159,44 @@ def in_subspace(basis: Any, b: Array) -> Array:
     return result
 
 
-class NoiseSampler:
+@dataclass(eq=False)
+class Spherical:
     """A spherically symmetric distribution of noise in p dimensions."""
 
-    def tail(self, p: int, probability: float) -> float:
-        """Return the norm, in units of the scale, that noise exceeds with this probability."""
-        raise NotImplementedError
+    name: str
+    symbol: str  # of the scale
+    draw: Callable[[int, float, np.random.Generator], Array]
+    calibrate: Callable[[float, float, float], float]  # the scale for epsilon, delta and a sensitivity
+    composed: Callable[[float, int], float]  # the sensitivity of several rounds
+    mean: Callable[[int, float], float]  # of the norm of p entries with a scale
+    square: Callable[[int, float], float]  # the mean of the squared norm
+    tail: Callable[[int, float], float]  # the norm, in units of the scale, that noise exceeds with a probability
 
     def quantile(self, p: int, scale: float, probability: float) -> float:
         return self.tail(p, probability) * scale * (1 + TAIL_SLACK) if p else 0.0
 
 
-class Gamma(NoiseSampler):
-    """Density proportional to ``exp(-||b||/scale)``.  Its logarithm is Lipschitz, so sensitivities of rounds add up."""
-
-    name, symbol = "Gamma", "1/beta"
-    draw = staticmethod(gamma_direction)
-
-    def tail(self, p: int, probability: float) -> float:
-        return float(gammainccinv(p, probability))
-
-    def mean(self, p: int, scale: float) -> float:
-        return p * scale
-
-    def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
-        return sensitivity / epsilon
-
-    def composed(self, sensitivity: float, rounds: int) -> float:
-        return sensitivity * rounds
-
-    def square(self, p: int, scale: float) -> float:
-        return p * (p + 1) * scale**2
-
-
-class GaussianSampler(NoiseSampler):
-    """Independent normal coordinates.  Sensitivities of rounds add in quadrature (Dong, Roth & Su 2022, corollary 3.3)."""
-
-    name, symbol = "Gaussian", "sigma"
-    draw = staticmethod(gaussian)
-
-    def tail(self, p: int, probability: float) -> float:
-        return math.sqrt(2 * float(gammainccinv(p / 2, probability)))
-
-    def mean(self, p: int, scale: float) -> float:
-        return math.sqrt(2) * float(poch(p / 2, 0.5)) * scale
-
-    def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
-        return gaussian_sigma(epsilon, delta, sensitivity)
-
-    def composed(self, sensitivity: float, rounds: int) -> float:
-        return sensitivity * math.sqrt(rounds)
-
-    def square(self, p: int, scale: float) -> float:
-        return p * scale**2
-
-
-Spherical = Gamma | GaussianSampler
-SPHERICAL: dict[str, Spherical] = {"gamma": Gamma(), "gaussian": GaussianSampler()}
+SPHERICAL = {
+    # Density proportional to exp(-||b||/scale).  Its logarithm is Lipschitz, so sensitivities of rounds add up.
+    "gamma": Spherical(
+        "Gamma",
+        "1/beta",
+        gamma_direction,
+        calibrate=lambda epsilon, delta, sensitivity: sensitivity / epsilon,
+        composed=lambda sensitivity, rounds: sensitivity * rounds,
+        mean=lambda p, scale: p * scale,
+        square=lambda p, scale: p * (p + 1) * scale**2,
+        tail=lambda p, probability: float(gammainccinv(p, probability)),
+    ),
+    # Independent normal entries.  Sensitivities of rounds add in quadrature (Dong, Roth & Su 2022, corollary 3.3).
+    "gaussian": Spherical(
+        "Gaussian",
+        "sigma",
+        gaussian,
+        calibrate=lambda epsilon, delta, sensitivity: gaussian_sigma(epsilon, delta, sensitivity),
+        composed=lambda sensitivity, rounds: sensitivity * math.sqrt(rounds),
+        mean=lambda p, scale: math.sqrt(2) * float(poch(p / 2, 0.5)) * scale,
+        square=lambda p, scale: p * scale**2,
+        tail=lambda p, probability: math.sqrt(2 * float(gammainccinv(p / 2, probability))),
+    ),
+}

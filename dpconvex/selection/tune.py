@@ -14,7 +14,7 @@ from dpconvex.accounting.events import Event
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.certificates.integer_noise import IntegerNoise, laplace_count, perturb
-from dpconvex.certificates.text import ONE_RUN, PARTS, RECORDS, RUNS
+from dpconvex.checker.table import ONE_RUN, PARTS, RECORDS, RUNS
 from dpconvex.data.batch import Batch
 from dpconvex.data.record import num_records
 from dpconvex.errors import DomainError

@@ -22,7 +22,7 @@ from dpconvex.checker.public import Feasible
 from dpconvex.checker.reading import MOST_STEPS, Rejected, Steps, read_proof
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import Rules
-from dpconvex.checker.table import RUN
+from dpconvex.checker.table import ONE_RUN
 
 PURE, DELTA, ADD = dp.Privacy(1.0), dp.Privacy(1.0, 1e-5), dp.Privacy(1.0, 1e-5, "add-remove")
 OUTPUT, GAUSSIAN = dp.OutputPerturbation(), dp.OutputPerturbation("gaussian")
@@ -277,7 +277,7 @@ STALLING = {
     "many constraints": lambda: changed(constraints=[{"kind": "inequality", "args": [0, 0]}] * 20_000),
     "a place far out": lambda: changed(layout=[[10**5, 10**5]] * 10**5),
     "many numbers": lambda: with_nodes({"op": "constant", "shape": [10**5], "value": ["0x1.8p-3"] * 10**5}),
-    "runs": lambda: with_claim(settings={"mean_number_of_runs": 2**1000} | dict.fromkeys(RUN, "0x1p-1000")),
+    "runs": lambda: with_claim(settings={"mean_number_of_runs": 2**1000} | dict.fromkeys(ONE_RUN, "0x1p-1000")),
     **{
         f"{operation} of {count} rows": lambda operation=operation, count=count: rows(count, 10, operation)
         for operation in ("log_sum_exp", "max")

@@ -14,12 +14,11 @@ from scipy.optimize import brentq
 
 import dpconvex as dp
 from dpconvex.certificates.integer_noise import IntegerNoise, perturb
-from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms import residual_noise as residual
 from dpconvex.mechanisms.residual_noise import calibrate_residual_noise, cover_records, margin, noise_cap, room_above
 from dpconvex.mechanisms.rounding import answer_radius, largest_count, largest_distance_floor
-from dpconvex.noise.gaussian import gaussian_delta, grid_loss, integer_level
+from dpconvex.noise.gaussian import GRID_LOSS, TRUNCATED, failure_delta, gaussian_delta, integer_level
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.optim.backend import resolve_backend
 from dpconvex.optim.problem import distance_floor, proximal_step
@@ -115,7 +114,8 @@ def test_noise_on_the_integers_is_as_private_as_a_little_less_normal_noise(scale
         loss = (2 * k * shift - shift**2) / (2 * scale**2)
         for epsilon in (0.0, 0.1, 1.0, 5.0):
             found = float((mass * np.maximum(-np.expm1(epsilon + loss), 0.0)).sum())
-            assert found <= (float(gaussian_delta(epsilon, integer_level(shift, scale))) + grid_loss(epsilon)) + 1e-14
+            bound = float(gaussian_delta(epsilon, integer_level(shift, scale))) + failure_delta(GRID_LOSS, epsilon)
+            assert found <= bound + 1e-14
             plane = np.add.outer(loss, loss)
             both = float((np.outer(mass, mass) * np.maximum(-np.expm1(epsilon + plane), 0.0)).sum())
             assert both <= float(gaussian_delta(epsilon, integer_level(math.sqrt(2) * shift, scale))) + 1e-14
@@ -257,8 +257,8 @@ def test_the_bound_is_one_but_for_two_to_the_minus_hundred():
     for epsilon in (1e-4, 0.0025, 0.3):
         reach = margin(epsilon)
         # Integer Laplace noise of scale 1/epsilon is below -k with probability exp(-k epsilon) / (1 + exp(-epsilon)) at most.
-        assert -reach * epsilon - math.log1p(math.exp(-epsilon)) < math.log(TAIL)
-        assert (reach - 2) * epsilon < -math.log(TAIL)
+        assert -reach * epsilon - math.log1p(math.exp(-epsilon)) < math.log(TRUNCATED)
+        assert (reach - 2) * epsilon < -math.log(TRUNCATED)
 
 
 def test_a_certificate_for_more_records():

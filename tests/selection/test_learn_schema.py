@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 import dpconvex as dp
 from dpconvex.accounting.events import Approximate, Gaussian, event_of
 from dpconvex.mechanisms.noisy_queries import QueryNoise
-from dpconvex.noise.gaussian import gaussian_delta, grid_loss
+from dpconvex.noise.gaussian import GRID_LOSS, failure_delta, gaussian_delta
 from dpconvex.selection import learn_schema as module
 
 
@@ -135,7 +135,7 @@ def test_the_threshold_covers_the_law_on_the_integers():
     assert lost <= 1e-7
     mu = event.parts[0].mu
     assert sum(shares.values()) + module.COUNTING == pytest.approx(1)
-    assert gaussian_delta(0.5, mu) + grid_loss(0.5) + lost <= 1e-6
+    assert gaussian_delta(0.5, mu) + failure_delta(GRID_LOSS, 0.5) + lost <= 1e-6
 
 
 def test_noise_passes_for_a_number_in_one_column_of_ten_thousand():
