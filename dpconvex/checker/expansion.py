@@ -36,8 +36,7 @@ class RecordBounds:
     `inner` holds two ranges for each field: of its inner product between two records, and of its squared norm.
     """
 
-    lower: list[Fraction] = field(default_factory=list)
-    upper: list[Fraction] = field(default_factory=list)
+    ranges: list[Range] = field(default_factory=list)
     owner: list[int] = field(default_factory=list)
     squares: list[Fraction] = field(default_factory=list)
     inner: list[tuple[Range, Range]] = field(default_factory=list)
@@ -59,8 +58,7 @@ class RecordBounds:
         apart = max(sum((times(end, end)[0] for end in ends), ZERO), -square)
         self.inner.append(((apart, square), (sum((power(end, 2)[0] for end in ends), ZERO), square)))
         self.starts |= {name: len(self.owner)} if name else {}
-        self.lower += domain["lower"]
-        self.upper += domain["upper"]
+        self.ranges += ends
         self.owner += [len(self.sizes)] * len(ends)
         self.sizes.append(len(ends))
         self.squares.append(square)
@@ -160,7 +158,7 @@ class TemplateGraph:
         record, bases = self.record, {self.record.owner[j] for j in scalars}
         if len({*scalars}) < len(entries) or len(bases) > 1:
             return None
-        ends = [(record.lower[j], record.upper[j]) for j in scalars]
+        ends = [record.ranges[j] for j in scalars]
         box = {"lower": [max(low, -high, ZERO) for low, high in ends], "upper": [max(-low, high) for low, high in ends]}
         record.add("", box, record.squares[bases.pop()])
         return [{(-1, (j,)): ONE} for j in range(len(record.owner) - len(ends), len(record.owner))]

@@ -10,7 +10,7 @@ from typing import Any
 from dpconvex.checker.exact import ONE, ZERO, Range, blocks, pivots, root, times
 from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, TemplateGraph, entry_sum, number_of, scaled
 from dpconvex.checker.reading import Unreplayed, effort, indices, require, spend
-from dpconvex.checker.rows import GeneratorRows, Vector, monomial_range
+from dpconvex.checker.rows import GeneratorRows, Vector, polynomial_range
 
 # Operations: convex in affine arguments; convex and nondecreasing in each argument; concave in affine arguments; linear.
 CONVEX = ("abs", "norm", "norm_nuc", "huber", "power", "quad_over_lin", "lambda_max", "sigma_max")
@@ -236,7 +236,11 @@ class Feasible:
         """Bound the linear part of an entry over the record and K; None if it is unbounded."""
         if not (self.balls or self.simplices or self.bounds[True]):
             return None
-        linear = [(c, a, monomial_range(monomial, rows.record)) for (c, monomial), a in entry.items() if c >= 0]
+        linear = [
+            (c, a, polynomial_range([(monomial, ONE)], rows.record.ranges))
+            for (c, monomial), a in entry.items()
+            if c >= 0
+        ]
         spend(5 * len(linear) * (1 + len(self.simplices)) + len(self.balls))
         low = high = ZERO
         for members, ends in self.simplices:  # the largest term bounds the sum over a simplex

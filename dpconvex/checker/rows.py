@@ -1,9 +1,9 @@
 """Inner products of the rows of A_z, for one record and for two: bilinear forms in monomials, and their ranges."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import reduce
 from itertools import product
 from math import comb, factorial, prod
 
@@ -15,6 +15,7 @@ Vector = tuple[tuple[int, Fraction], ...]
 Kind = tuple[int, ...]
 Block = dict[tuple[Monomial, Monomial], Fraction]
 Matrix = dict[Monomial, dict[Monomial, Fraction]]
+Form = tuple[Kind, Kind, Block]  # A bilinear form ``sum c m(z) m'(z')`` in monomials of two kinds
 MOST_GENERATORS, FEW_CENTRES, LONG = 3000, 4, 12
 NEARLY = 1 + Fraction(1, 2**100)  # Factor for the rounding of roots of multiplicities
 
@@ -43,7 +44,7 @@ class GeneratorRows:
         require(len(cells) == len(template.weights), "the number of cells is not the number of coordinates")
         self.record, self.weights, self.cells, self.parts = template.record, template.weights, cells, parts
         self.generators: dict[tuple[tuple[tuple[int, Monomial], Fraction], ...], int] = {}
-        self.forms: list[MonomialForm] = []
+        self.forms, self.factors = list[Form](), list[Fraction]()
         self.pairs: dict[int, dict[int, list[tuple[int, Fraction]]]] = defaultdict(lambda: defaultdict(list))
         self.shared: dict[int, Fraction] = {}
         # For each scalar field k: generators that are k times another generator, and the factor.
@@ -84,7 +85,8 @@ class GeneratorRows:
                 shape = kinds, tuple((key, value / kept[0][1]) for key, value in kept)
                 if shape not in known:
                     known[shape] = len(known)
-                    self.forms.append(MonomialForm(*kinds, dict(shape[1]), self.record))
+                    self.forms.append((*kinds, dict(shape[1])))
+                    self.factors.append(identity_factor(*self.forms[-1], self.record))
                 self.pairs[g][h].append((known[shape], kept[0][1]))
         self.share(products)
         for terms, g in self.generators.items():
@@ -108,9 +110,17 @@ class GeneratorRows:
                 for key, value in products[g, g].items():
                     whole[key] += value / squares[g]
                     spend(effort([whole[key]]))
-            forms = [MonomialForm(*kinds, block, self.record) for kinds, block in by_kinds(whole, self.record).items()]
-            most = sum((form.same[1] for form in forms), ZERO)
+            most = self.largest(whole)
             self.shared |= {g: most * max(square, ZERO) for g, square in squares.items()}
+
+    def largest(self, whole: Block) -> Fraction:
+        """Bound a form over one record from above."""
+        forms = by_kinds(whole, self.record).items()
+        return sum((block_range(*kinds, block, self.record, True)[1] for kinds, block in forms), ZERO)
+
+    @cached
+    def bounds(self, k: int, same: bool) -> Range:
+        return block_range(*self.forms[k], self.record, same)
 
     @cached
     def near(self, u: Vector) -> dict[int, list[tuple[int, Fraction]]]:
@@ -140,12 +150,12 @@ class GeneratorRows:
         total, alike = (ZERO, ZERO), dict[Kind, Fraction]()
         spend(5 * len(sums))
         for k, value in sums:
-            form = self.forms[k]
-            if form.is_identity:
-                alike[form.kind] = alike.get(form.kind, ZERO) + value * form.factor
+            if self.factors[k]:
+                kind, *_ = self.forms[k]
+                alike[kind] = alike.get(kind, ZERO) + value * self.factors[k]
             else:
-                total = plus(total, times((value, value), form.cross if cross else form.same))
-        return plus(total, polynomial_range(alike, self.record, not cross))
+                total = plus(total, times((value, value), self.bounds(k, not cross)))
+        return plus(total, polynomial_range(alike.items(), [ends[not cross] for ends in self.record.inner]))
 
     @cached
     def square(self, u: Vector) -> Fraction:
@@ -157,8 +167,7 @@ class GeneratorRows:
             for g, a in these:
                 moved = added(moved, ((multiples[g][0], a * multiples[g][1]),))
             if these:
-                ends = self.record.lower[k], self.record.upper[k]
-                found = min(found, max(self.longest(added(rest, moved, end)) for end in ends))
+                found = min(found, max(self.longest(added(rest, moved, end)) for end in self.record.ranges[k]))
         return max(found, ZERO)
 
     @cached
@@ -222,8 +231,7 @@ class GeneratorRows:
             spend(2 * len(still) ** 2)
             for (one, a), (two, b) in product(still, still):
                 whole[one, two] += a * b
-        sides = [MonomialForm(*kinds, block, self.record) for kinds, block in by_kinds(whole, self.record).items()]
-        return sum((side.same[1] for side in sides), ZERO)
+        return self.largest(whole)
 
     def dominant(self, vectors: Sequence[Vector]) -> list[list[Fraction]]:
         """Return an upper bound, in the Loewner order, on the Gram matrix of rows for one record."""
@@ -233,7 +241,7 @@ class GeneratorRows:
         parts = {(i, j): self.forms_of(vectors[i], vectors[j]) for i, j in product(side, side)}
         for k in {k for sums in parts.values() for k in sums}:
             spend(2 * len(vectors) ** 2)
-            low, high = self.forms[k].same
+            low, high = self.bounds(k, True)
             whole = [[(parts[i, j].get(k, ZERO) + parts[j, i].get(k, ZERO)) / 2 for j in side] for i in side]
             if pivots(whole) is None:  # an indefinite form is bounded by absolute row sums
                 sums, high = [sum(map(abs, line), ZERO) for line in whole], max(-low, high)
@@ -242,27 +250,12 @@ class GeneratorRows:
         return found
 
 
-class MonomialForm:
-    """A bilinear form ``sum c m(z) m'(z')`` in monomials of two kinds: its ranges over one record and over two.
-
-    An identity is a multiple of the inner product of two tensor powers of the record's fields.
-    """
-
-    def __init__(self, kind: Kind, other: Kind, block: Block, record: RecordBounds) -> None:
-        spend(40 + 8 * len(block))
-        self.kind, self.other, self.block, self.record = kind, other, block, record
-        values = {value / multiplicity(one, kind) if one == two else ZERO for (one, two), value in block.items()}
-        count = prod(comb(record.sizes[b] + k - 1, k) for b, k in Counter(kind).items())
-        self.is_identity = kind == other and len(values) == 1 and len(block) == count and 0 not in values
-        self.factor = min(values)
-
-    @cached_property
-    def same(self) -> Range:
-        return block_range(self.kind, self.other, self.block, self.record, True)
-
-    @cached_property
-    def cross(self) -> Range:
-        return block_range(self.kind, self.other, self.block, self.record, False)
+def identity_factor(kind: Kind, other: Kind, block: Block, record: RecordBounds) -> Fraction:
+    """Return the factor of a form that is a multiple of the inner product of two tensor powers of fields; 0 for other forms."""
+    spend(20 + 4 * len(block))
+    values = {value / multiplicity(one, kind) if one == two else ZERO for (one, two), value in block.items()}
+    count = prod(comb(record.sizes[b] + k - 1, k) for b, k in Counter(kind).items())
+    return values.pop() if kind == other and len(values) == 1 and len(block) == count else ZERO
 
 
 def by_kinds(block: Block, record: RecordBounds) -> dict[tuple[Kind, Kind], Block]:
@@ -289,6 +282,7 @@ def block_range(first: Kind, second: Kind, block: Block, record: RecordBounds, s
     ``y ||x||^2`` has the sign of y.
     """
     kind, other = (tuple(b for b in side if record.sizes[b] > 1) for side in (first, second))
+    spend(20 + 4 * len(block))
     lines: Matrix = defaultdict(lambda: defaultdict(Fraction))
     turned: Matrix = defaultdict(lambda: defaultdict(Fraction))
     for pair, value in block.items():
@@ -305,7 +299,7 @@ def block_range(first: Kind, second: Kind, block: Block, record: RecordBounds, s
         one, two = next(iter(block))
         for side in (one + two,) if same else (one, two):
             for y in (y for y in set(side) if record.sizes[record.owner[y]] == 1):
-                found = times(found, power((record.lower[y], record.upper[y]), side.count(y)))
+                found = times(found, power(record.ranges[y], side.count(y)))
         return found
     if lines == turned:
         size *= max(map(abs, spectrum(lines)))
@@ -319,17 +313,10 @@ def block_range(first: Kind, second: Kind, block: Block, record: RecordBounds, s
     return outward(-size, size)
 
 
-def monomial_range(monomial: Monomial, record: RecordBounds) -> Range:
-    found = (ONE, ONE)
-    for k in set(monomial):
-        found = times(found, power((record.lower[k], record.upper[k]), monomial.count(k)))
-    return found
-
-
-def polynomial_range(terms: dict[Kind, Fraction], record: RecordBounds, same: bool) -> Range:
-    """Bound a polynomial in the inner products of fields, term by term."""
+def polynomial_range(terms: Iterable[tuple[Monomial, Fraction]], ranges: Sequence[Range]) -> Range:
+    """Bound a polynomial in variables with these ranges, term by term."""
     total = (ZERO, ZERO)
-    for kind, value in terms.items():
-        powers = (power(record.inner[base][same], count) for base, count in Counter(kind).items())
+    for monomial, value in terms:
+        powers = (power(ranges[k], count) for k, count in Counter(monomial).items())
         total = plus(total, reduce(times, powers, (value, value)))
     return total

@@ -13,7 +13,6 @@ from dpconvex.checker.exact import (
     ONE,
     PI,
     ZERO,
-    Range,
     exp,
     hazard,
     largest_eigenvalue,
@@ -25,10 +24,10 @@ from dpconvex.checker.exact import (
     times,
     up,
 )
-from dpconvex.checker.expansion import Entry, Monomial, Node, RecordBounds, TemplateGraph, linear, number_of, product
-from dpconvex.checker.public import Feasible
+from dpconvex.checker.expansion import Entry, Monomial, Node, TemplateGraph, linear, product
+from dpconvex.checker.public import Feasible, constant
 from dpconvex.checker.reading import Unreplayed, indices, require, spend
-from dpconvex.checker.rows import GeneratorRows, Vector, added, monomial_range, multiple, vector
+from dpconvex.checker.rows import GeneratorRows, Vector, added, multiple, polynomial_range, vector
 from dpconvex.checker.scalar_bounds import FAR, HessianPart, ScalarBound, span_dimension
 
 LARGEST_EXPONENT = 300
@@ -108,7 +107,9 @@ class Rules:
         return bool(entries[0, 0]) and square and side <= rows and rank * side <= columns
 
     def leaf(self, k: int, j: int, entry: Entry) -> ScalarBound:
-        value = record_range({key: a for key, a in entry.items() if key[0] < 0}, self.template.record)
+        still = [(monomial, a) for (c, monomial), a in entry.items() if c < 0]
+        spend(10 * len(still))
+        value = polynomial_range(still, self.template.record.ranges)
         row = self.leaves.get((k, j), ())
         if row:
             reach = self.feasible.reach(entry, row, self.rows)
@@ -143,7 +144,7 @@ class Rules:
             return [norm(*pair, self.rows) for pair in zip(groups, sums, strict=True)]
         if node.name == "quad_over_lin":
             divisor = self.template.nodes[node.args[1]]
-            by = number_of(divisor.entries[0]) if divisor.size == 1 and divisor.entries else ZERO
+            by = constant(divisor)
             if divisor.varies or divisor.private:
                 raise Unreplayed(f"node {k}: there is no rule for squares over numbers that vary")
             require(by > 0, f"node {k}: a divisor is not positive")
@@ -178,13 +179,6 @@ class Rules:
         if square_of is not None:
             sizes.append(root(max(self.rows.offset(entries), ZERO))[1] + steepest * root(square_of)[1])
         return replace(found, hulls=(), ball=2 * steepest * min(sizes))
-
-
-def record_range(entry: Entry, record: RecordBounds) -> Range:
-    """Bound a polynomial of the record, term by term."""
-    spend(10 * len(entry))
-    terms = (times((value, value), monomial_range(monomial, record)) for (_, monomial), value in entry.items())
-    return reduce(plus, terms, (ZERO, ZERO))
 
 
 def maximum(group: list[ScalarBound]) -> ScalarBound:
