@@ -17,7 +17,7 @@ from dpconvex.data.partitions import Partitions, normalized
 from dpconvex.data.validation import check_column, check_labels, length_of
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.util.arguments import TRUTH, require
-from dpconvex.util.arrays import frozen
+from dpconvex.util.arrays import Indices, frozen
 from dpconvex.util.runtime import quietly
 
 EMPTY = "the data are empty: there is no record to learn from."
@@ -147,14 +147,12 @@ class Record(Sealed):
 
     def values(self, batch: Batch, name: str) -> NDArray[Any]:
         """Return the values of a discrete field for the records of a batch, dtype object, shape (n,)."""
-        found = (combination[name] for combination in self.combinations)
-        return np.fromiter(found, dtype=object, count=len(self.combinations))[batch.group]
+        return np.fromiter(self.discrete[name].values, dtype=object)[self.codes(batch, name)]
 
-    def levels(self, batch: Batch, name: str) -> NDArray[Any]:
-        """Return the values of a discrete field as `values` does, with the dtype of all declared values."""
-        choice = self.discrete[name]
-        own = [choice.values.index(combination[name]) for combination in self.combinations]
-        return choice.array[np.array(own)[batch.group]]
+    def codes(self, batch: Batch, name: str) -> Indices:
+        """Return the index of each record's value among the declared values of a discrete field, shape (n,)."""
+        values = self.discrete[name].values
+        return np.array([values.index(combination[name]) for combination in self.combinations])[batch.group]
 
     def sample(self, size: int, rng: np.random.Generator) -> Batch:
         """Draw records from the domain, for tests; extreme records are drawn often."""

@@ -14,7 +14,7 @@ from dpconvex.accounting.budget import Budget, charge, charge_schema
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.certificates.integer_noise import ClusteringNoise
 from dpconvex.data.batch import Batch
-from dpconvex.data.columns import BLOCK_BYTES, blocks, check_aligned, check_names, dense, names_of
+from dpconvex.data.columns import blocks, check_aligned, check_names, dense, names_of, per_block
 from dpconvex.data.dask_columns import is_frame
 from dpconvex.data.domains import Ball
 from dpconvex.data.encoded import learnt_cost, origins
@@ -253,14 +253,15 @@ class Grouping:
         middle, radius = self.extent
         shape = {"classes": len(self.classes) or 1, "components": components, "features": len(middle)}
         with calibration(privacy):
-            return Clustering(self, method, method.calibrate(privacy, **shape, radius=radius), privacy)
+            noise = method.calibrate(privacy, **shape, radius=radius)
+        return Clustering(self, method, noise, method.derive(noise, privacy.adjacency), privacy)
 
     def blocks(self, batch: Batch, step: float) -> Iterator[tuple[Array, Indices]]:
         """Yield blocks of records in steps of a grid, shape (n, d), and the codes of their classes."""
         middle = self.extent[0]
-        place = [0 if self.group is None else self.classes.index(c[self.group]) for c in self.record.combinations]
-        rows = max(1, BLOCK_BYTES // (8 * len(middle)))
-        pairs = zip(blocks(batch.fields[self.features], rows), blocks(np.array(place)[batch.group], rows), strict=False)
+        whose = np.zeros(batch.size, np.int64) if self.group is None else self.record.codes(batch, self.group)
+        rows = per_block(middle.shape)
+        pairs = zip(blocks(batch.fields[self.features], rows), blocks(whose, rows), strict=False)
         for block, codes in pairs:  # some columns without records yield one empty block
             yield in_grid_steps(dense(block).reshape(len(codes), len(middle)), middle, step), codes
 
@@ -274,11 +275,8 @@ class Clustering:
     grouping: Grouping
     method: NoisyKMeans
     noise: ClusteringNoise
+    derivation: Derivation
     privacy: Privacy
-
-    @property
-    def derivation(self) -> Derivation:
-        return self.method.derive(self.noise, self.privacy.adjacency)
 
     def released(self, batch: Batch, source: NoiseSource) -> ComponentCenters:
         (middle, radius), step = self.grouping.extent, self.noise.step

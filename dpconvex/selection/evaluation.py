@@ -18,7 +18,7 @@ from dpconvex.model.privacy import MOST_ROWS, Privacy
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.selection import measures
 from dpconvex.selection.measures import Curve, Estimate, bins, curve, estimate, ratio, share, whole
-from dpconvex.util.arguments import Kind, require
+from dpconvex.util.arguments import Kind, number_in, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
 
@@ -295,6 +295,7 @@ class Evaluation(StatedNumbers):
 
     def coverage(self, lower: float, upper: float) -> Estimate:
         """Return the share of records with label minus prediction between two numbers: inside a prediction interval."""
+        number_in(-np.inf, np.inf).check("coverage", lower=lower, upper=upper)
         ends = lower / self._range, upper / self._range
         found, blur = measures.share_between(self.cells, "residuals", self._table("residuals"), *ends)
         return estimate(found, blur=blur)

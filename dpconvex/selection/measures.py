@@ -4,17 +4,16 @@ Arrays have the estimate first, and then the replicates; cells lie along the las
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit, xlogy
 
 from dpconvex.mechanisms.cell_counts import CLEAR, Cells, on_ruler
-from dpconvex.util.arguments import FRACTION, number_in, require
+from dpconvex.util.arguments import FRACTION, number_in
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
-from dpconvex.util.plain_data import is_real
 
 STEEPEST = 4.0  # Largest slope of log-odds, for underconfident scores
 TRUE = 0.2  # Usual error of the slope of calibrated probabilities
@@ -38,13 +37,12 @@ class Estimate(float):
     interval: tuple[float, float]
     most: float
 
-    def __new__(cls, value: float, interval: tuple[float, float], most: float = np.inf) -> Self:
+    def __new__(
+        cls, value: float = np.nan, interval: tuple[float, float] = (np.nan, np.nan), most: float = np.inf
+    ) -> Self:
         made = super().__new__(cls, value)
         made.interval, made.most = interval, most
         return made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Estimate, (float(self), self.interval, self.most)
 
     @property
     def is_undetermined(self) -> bool:
@@ -98,7 +96,7 @@ def estimate(values: Array, most: float = 1.0, least: float = 0.0, blur: float =
     """
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn) or not np.isfinite(values[0]):
-        return Estimate(np.nan, (np.nan, np.nan))
+        return Estimate()
     middle = float(np.median(drawn))  # a few replicates are far out in the noise
     bias, spread = middle - values[0], np.quantile(np.abs(drawn - middle), LEVEL)
     reach = np.hypot(np.hypot(spread, WITHIN * bias), blur)
@@ -216,14 +214,6 @@ def above(threshold: float, table: Array, edges: Array, noise: float) -> Array:
     return np.asarray(table[..., right:].sum(axis=2) + own)
 
 
-def between(place: float, edges: Array, values: Array) -> Array:
-    """Interpolate values between edges, along the last axis."""
-    require(is_real(place) and not np.isnan(place), f"expected a number, not {place!r}.")
-    right = int(np.clip(np.searchsorted(edges, place), 1, len(edges) - 1))
-    along = np.clip((place - edges[right - 1]) / (edges[right] - edges[right - 1]), 0.0, 1.0)
-    return np.asarray(values[..., right - 1] * (1 - along) + values[..., right] * along)
-
-
 def lengths(knots: Sequence[float] | Array) -> Array:
     """Return the mean length of records at each knot, if records are spread evenly and knots share their squares."""
     gaps, sums = np.diff(knots), np.abs(np.add(knots[1:], knots[:-1]))
@@ -258,14 +248,7 @@ def tied(yes: Array, no: Array, place: Array, rate: Array) -> Array:
 def calibrated(table: Array, edges: Array, noise: float) -> tuple[Array, Array, Array]:
     """Return the counts of both labels, shrunk towards a logistic curve of scores by their noise, and the curve's coefficients.
 
-    The slope of the curve is shrunk towards 1, that of calibrated probabilities.
-
-    Parameters
-    ----------
-    table : ndarray, shape (1 + replicates, 2, cells)
-        Counts.
-    noise : float
-        The variance of the noise on each, next to that of one record's chance.
+    `noise` is the variance on each count.  The slope of the curve is shrunk towards 1, that of calibrated probabilities.
     """
     no, yes = np.moveaxis(table, 1, 0)
     total, place = np.maximum(no + yes, 1e-9), logit(middles(edges))
@@ -364,7 +347,7 @@ def quantile(cells: Cells, name: str, table: Array, level: float) -> tuple[Array
 def share_between(cells: Cells, name: str, table: Array, lower: float, upper: float) -> tuple[Array, float]:
     """Return the share of records between two numbers, by replicate, and its blur."""
     places, below, doubt = unblurred(cells, name, table)
-    found = ratio(between(upper, places, below) - between(lower, places, below), below[:, -1])
+    found = ratio(np.array([np.diff(np.interp([lower, upper], places, row))[0] for row in below]), below[:, -1])
     return found, float(np.hypot(*np.interp([lower, upper], places, doubt)) / max(below[0, -1], 1e-9))
 
 

@@ -60,7 +60,9 @@ class RecordCounter:
         said = f"{caller}: {self.label!r} must be {what}, not {domain!r}."
         require(isinstance(domain, Choice) or number or self.survives, said)
         said = f"{caller}: a deviance is of counts and other targets from 0, declared by dp.Box(0, largest), not {domain!r}."
-        positive = number and (domain.lower == 0 or self.scales_counts)
+        # An estimator with a log link scales its targets from [0, bound] to [-1, 1].
+        scaled = (self.release.source or ("", {}))[1].get("scaled") and repr(domain) == repr(Box(-1.0, 1.0))
+        positive = number and (domain.lower == 0 or scaled)
         require(positive or "deviance" not in self.measures, f"{said} Leave measures out.")
         others = [field for field in fields if field not in (self.label, self.group, WEIGHT)]
         remedy = (
@@ -85,27 +87,16 @@ class RecordCounter:
                 return
             known = f"{self.features!r} in {fields[self.features]!r:.80}"
             raise TemplateError(f"{caller}: the release does not predict for {known}: {error}") from error
-        self.check_several(caller, shape)
+        many = shape[1] if len(shape) == 2 and not self.survives else 0
+        said = f"{caller}: predict returns {many or 'one'} number{'s' * (many != 1)} for each record."
+        said += which_target(many)
+        require(not many if self.target is None else self.target < many, said)
         several = (2, self.cells.labels)
         what = f"{several[1]} probabilities to survive" if self.survives else "one value"
         said = f"{caller}: predict must return {what} for each record, not shape {shape} for 2."
         require(self.target is not None or shape == (several if self.survives else (2,)), said)
         wanted = several if self.cells.likelihood else (2,)
         require(given == wanted, f"{caller}: scores or probabilities have shape {given} for 2 records, not {wanted}.")
-
-    def check_several(self, caller: str, shape: tuple[int, ...]) -> None:
-        """Raise if predictions of this shape have several numbers without `target`, or fewer than it says."""
-        several = shape[1] if len(shape) == 2 and not self.survives else 0
-        said = f"{caller}: predict returns {several or 'one'} number{'s' * (several != 1)} for each record."
-        said += which_target(several)
-        require(not several if self.target is None else self.target < several, said)
-
-    @property
-    def scales_counts(self) -> bool:
-        """Whether an estimator with a log link scaled its targets from [0, bound] to [-1, 1]."""
-        return bool(self.release.source and self.release.source[1].get("scaled")) and repr(self.domain) == repr(
-            Box(-1.0, 1.0)
-        )
 
     @property
     def survives(self) -> bool:
@@ -295,12 +286,10 @@ def alone(value: Any) -> NDArray[Any]:
 def counted_in(batch: Batch, counter: RecordCounter) -> Indices:
     record, label, cells = counter.record, counter.label, counter.cells
     names = counter.columns
-    columns = [record.levels(batch, name) if name in record.discrete else batch.fields[name] for name in names]
+    chosen = {name: choice.array[record.codes(batch, name)] for name, choice in record.discrete.items()}
+    columns = [chosen[name] if name in chosen else batch.fields[name] for name in names]
     known = record.values(batch, label) if label in record.discrete else batch.fields[label]
-    whose = np.zeros(batch.size, dtype=np.int64)
-    if counter.group is not None:
-        groups = record.discrete[counter.group].values
-        whose = np.array([groups.index(value) for value in record.values(batch, counter.group)], dtype=np.int64)
+    whose = np.zeros(batch.size, dtype=np.int64) if counter.group is None else record.codes(batch, counter.group)
     # The weights of a person sum to at most 1: rounded down, their steps sum to at most those of one record.
     steps = np.full(batch.size, counter.largest)
     if counter.privacy.keep == "weights":

@@ -147,7 +147,7 @@ def test_stated_shares_hold():
     wrong, total = 0, 0
     for seed in range(5):
         table = table_of(6000, seed)
-        schema = dp.learn_schema(table, PRIVACY, label="cost")
+        schema = dp.learn_schema(table, PRIVACY, label="cost", seed=seed)
         for name, outside in schema.learnt.columns.items():
             column, values = {**schema.features, schema.label: schema.target}[name], table[name]
             if isinstance(column, dp.Categorical):

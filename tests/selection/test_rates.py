@@ -63,5 +63,6 @@ def test_residuals_follow_from_one_release():
     assert found.residuals().y[1] < 0 < found.residuals().y[3]  # 0.6 is the slope, and 0.5 was said
     for strange in ("a", None, np.nan, 2.0):
         refused(dp.TemplateError, None, found.residual_quantile, strange)
-    refused(dp.TemplateError, None, found.coverage, np.nan, 1.0)
+    for strange in ("a", None, np.nan):
+        refused(dp.TemplateError, None, found.coverage, strange, 1.0)
     refused(dp.TemplateError, "probabilities", found.roc)
