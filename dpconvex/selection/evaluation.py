@@ -17,7 +17,7 @@ from dpconvex.mechanisms.cell_counts import CLEAR, DEVIANCES, PREDICTIONS, RESID
 from dpconvex.model.privacy import MOST_ROWS, Privacy
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.selection import measures
-from dpconvex.selection.measures import Curve, Estimate, bins, curve, estimate, ratio, share, whole
+from dpconvex.selection.measures import MEANING, Curve, Estimate, bins, curve, estimate, ratio, share, whole
 from dpconvex.util.arguments import Kind, number_in, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
@@ -25,8 +25,6 @@ from dpconvex.util.markup import digits
 REPLICATES = 400  # Bootstrap replicates for intervals
 RARE = 0.02  # Least share of records in a cell of predictions with a printed result
 MOST = 0.5  # Share of records in one cell of scores from which finer cells are advised
-ERRORS = "error", "constant", "auc", "log_loss", "brier", "calibration_error"
-SUMMARY = (*ERRORS, "r2", "deviance", "deviance_gain", "absolute_error", "concordance")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -361,7 +359,7 @@ class Evaluation(StatedNumbers):
     def summary(self) -> dict[str, Estimate]:
         """Return the main numbers of these counts, by name; the error, and that of a constant, come first."""
         found = {}
-        for name in SUMMARY:
+        for name in MEANING:
             with suppress(TemplateError):
                 found[name] = getattr(self, name)
         return found

@@ -24,6 +24,26 @@ FINEST = 10_001  # Grid of probabilities for a search
 FINER, SWEEPS = 8, 10  # Parts of a gap between knots, and iterations of the likelihood in them
 WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval of 95 %
 
+MEANING = {  # The numbers of an evaluation, in their order: (name in a report, meaning)
+    "error": ("error", "share of records whose label is predicted wrongly"),
+    "constant": ("error of a constant", "error of always predicting the most frequent label"),
+    "auc": (
+        "AUC",
+        "probability that a record with the second label scores higher than one with the first; 0.5 is guessing",
+    ),
+    "log_loss": ("log loss", "mean of minus the logarithm of the probability of the true label; 0 is perfect"),
+    "brier": ("Brier score", "mean squared distance of probabilities from what happened; 0 is perfect"),
+    "calibration_error": (
+        "calibration error",
+        "mean distance of predicted probabilities from observed frequencies; 0 is perfect",
+    ),
+    "r2": ("R²", "share of the variance that is explained; 0 is a constant, 1 is perfect"),
+    "deviance": ("deviance", "mean Poisson deviance of counts; 0 is perfect"),
+    "deviance_gain": ("deviance gain", "share of the deviance that is explained; 0 is a constant, 1 is perfect"),
+    "absolute_error": ("mean absolute error", "mean distance of predictions from the truth"),
+    "concordance": ("concordance", "share of pairs whose order is predicted correctly; 0.5 is guessing"),
+}
+
 
 class Estimate(float):
     """Hold a number with an `interval` that contains the population's number with a probability of about 0.95.

@@ -20,6 +20,7 @@ from dpconvex.fitting.release import Release, functions_of
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.model.privacy import Privacy
 from dpconvex.selection.evaluation import Evaluation
+from dpconvex.selection.measures import MEANING
 from dpconvex.util.arguments import instance, require
 from dpconvex.util.charts import bar_of, chart
 from dpconvex.util.markup import digits, downward, upward
@@ -29,25 +30,6 @@ PAGE = Path(__file__).with_name("report.html")
 RATES = (0.01, 0.05, 0.1)  # False positive rates at which risks are stated
 SHOWN = 60  # Largest number of coefficients shown
 UNIT_LINE = ("privacy unit", "taken as public", "assumed")  # Lines of a certificate
-MEANING = {  # Measure: (name on the page, meaning)
-    "error": ("error", "share of records whose label is predicted wrongly"),
-    "constant": ("error of a constant", "error of always predicting the most frequent label"),
-    "auc": (
-        "AUC",
-        "probability that a record with the second label scores higher than one with the first; 0.5 is guessing",
-    ),
-    "log_loss": ("log loss", "mean of minus the logarithm of the probability of the true label; 0 is perfect"),
-    "brier": ("Brier score", "mean squared distance of probabilities from what happened; 0 is perfect"),
-    "calibration_error": (
-        "calibration error",
-        "mean distance of predicted probabilities from observed frequencies; 0 is perfect",
-    ),
-    "r2": ("R²", "share of the variance that is explained; 0 is a constant, 1 is perfect"),
-    "deviance": ("deviance", "mean Poisson deviance of counts; 0 is perfect"),
-    "deviance_gain": ("deviance gain", "share of the deviance that is explained; 0 is a constant, 1 is perfect"),
-    "absolute_error": ("mean absolute error", "mean distance of predictions from the truth"),
-    "concordance": ("concordance", "share of pairs whose order is predicted correctly; 0.5 is guessing"),
-}
 BESIDE = ("constant", "auc", "r2")  # Stated next to an error
 SQUARED = {"error": ("mean squared error", "of predictions"), "constant": ("that of a constant", "of the mean")}
 
