@@ -246,7 +246,7 @@ def test_the_commands_about_a_model(tmp_path, monkeypatch, capsys):
     assert run("split t.csv --unit name --out a.csv --test b.csv") == 2
     Path("short.csv").write_text("text,id\na,p1\nb\nc,p2\n", encoding="utf-8")
     assert run("split short.csv --unit id --out a.csv --test b.csv") == 2
-    assert "record 2 ends before the column 'id'" in capsys.readouterr().err
+    assert "short.csv, line 3" in capsys.readouterr().err
 
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
