@@ -66,7 +66,8 @@ def grid_candidates(estimator: Any, grid: Any) -> dict[str, Any]:
     options = estimator.get_params(deep=False) if hasattr(estimator, "get_params") else {}
     known = f"options of an estimator ({', '.join(options) or 'which has get_params'})"
     said = f"tune: grid must map {known} to lists of values, not be {grid!r} of {estimator!r:.60}."
-    require(isinstance(grid, Mapping) and set(grid) <= set(options), said)
+    several = isinstance(grid, Mapping) and all(map(np.iterable, grid.values()))
+    require(several and set(grid) <= set(options), said)
     settings = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     made = [type(estimator)(**{**options, **one}) for one in settings]
     names = (", ".join(f"{option}={value!r}" for option, value in one.items()) for one in settings)

@@ -214,7 +214,7 @@ def split(
     """
     FRACTION.check("split", test=test)
     one_of(ADJACENCIES).check("split", adjacency=adjacency)
-    count = unit if is_whole(unit, 1) else None
+    count = unit if is_whole(unit, 2) else None
     several = count or (np.ndim(unit) == 1 and len(unit) > 1)
     require(several, "split: pass one identifier for each of several records, or their number.")
     if count:
@@ -223,8 +223,8 @@ def split(
         of, people = identifier_codes(unit)
         key = secrets.token_bytes(32) if seed is None else repr(seed).encode()
         numbers = np.array([number_of(key, person) for person in people])
-    most = test if adjacency == "add-remove" else np.sort(numbers)[max(round(test * len(numbers)), 1) - 1]
-    chosen = numbers <= most
+    last = min(max(round(test * len(numbers)), 1), len(numbers) - 1) - 1  # somebody is left for the fit
+    chosen = numbers <= (test if adjacency == "add-remove" else np.sort(numbers)[last])
     return np.flatnonzero(~chosen[of]), np.flatnonzero(chosen[of])
 
 

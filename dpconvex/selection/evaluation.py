@@ -176,7 +176,8 @@ class Evaluation(StatedNumbers):
         """Mean negative logarithm of the label's probability. For two labels, a fitted curve gives frequencies within cells."""
         table, edges = self._table("probabilities", "likelihood"), self.cells.edges
         if table.ndim == 2:
-            return share(table @ measures.surprise(edges), table, np.inf).within(np.log(max(len(self.labels), 2)))
+            loss = 1 - np.diff(xlogy(edges, edges)) / np.diff(edges)  # probabilities are uniform in each cell
+            return share(table @ loss, table, np.inf).within(np.log(max(len(self.labels), 2)))
         return share(measures.surprises(table, edges, self._variance / self.clusters), table, np.inf).within(np.log(2))
 
     @property

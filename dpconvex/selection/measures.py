@@ -194,11 +194,6 @@ def moments(table: Array, edges: Array) -> Array:
     return np.asarray((table * (positions(table, edges) ** 2 + np.diff(edges) ** 2 / 12)).sum(axis=1))
 
 
-def surprise(edges: Array) -> Array:
-    """Return the mean negative logarithm of a probability that is uniform in each cell."""
-    return np.asarray(1 - np.diff(xlogy(edges, edges)) / np.diff(edges))
-
-
 def inside(table: Array, edges: Array, noise: float) -> tuple[Array, Array]:
     """Return points in cells, (cells, points), and shares of a cell's records there by label, (1 + replicates, 2, cells, points).
 

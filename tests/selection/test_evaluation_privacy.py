@@ -233,7 +233,8 @@ def test_a_split_keeps_people_together():
     assert len(judged_) == 30
     np.testing.assert_array_equal(dp.split(whose, seed=1)[1], judged_)
     assert len(dp.split(100)[1]) == 25
-    for wrong in ((whose, 0.0), (whose, "a"), (np.zeros((2, 2)), 0.5), (["a"], 0.5)):
+    assert len(dp.split(4, 0.99)[0]) == len(dp.split(whose, 0.99)[0]) // 3 == 1  # no part is empty
+    for wrong in ((whose, 0.0), (whose, "a"), (np.zeros((2, 2)), 0.5), (["a"], 0.5), (1, 0.5)):
         refused(dp.TemplateError, None, dp.split, *wrong)
 
 

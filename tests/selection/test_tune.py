@@ -229,6 +229,7 @@ def test_what_regressors_cannot_be_chosen_for_costs_nothing(choose):
     learnt = dp.learn_schema({"a": np.arange(3000.0), "y": np.arange(3000.0)}, dp.Privacy(2.0, 1e-6), label="y", seed=0)
     for said, model, varied in (
         ("bounds of the target", dp.Ridge(), lambdas),
+        ("lists of values", dp.Ridge(bounds=(0, 60)), {"regularization": 1.0}),
         ("different records", dp.Ridge(), {"bounds": [(0, 60), (0, 61)]}),
         ("are the same fit", dp.LinearRegression(bounds=(0, 60)), {"confidence": [0.9, 0.95]}),
         ("were learnt", dp.Ridge(bounds=learnt), lambdas),
