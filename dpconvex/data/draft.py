@@ -31,35 +31,34 @@ def draft(data: Any, label: str) -> str:
     names = [name for name in table.names if name]  # an index has no name
     columns = {name: values.tolist() for name, values in table.columns([*names, label]).items()}
     marked = {entry for values in columns.values() for entry in values if entry in UNKNOWN}
-    found = {name: column_from(name, values) for name, values in columns.items()}
+    present = {n: [v for v in values if not is_missing(v) and v not in UNKNOWN] for n, values in columns.items()}
+    found = {name: column_from(name, present[name], len(values)) for name, values in columns.items()}
     target = found.pop(label)
-    features = {n: column for n, column in found.items() if column is not None and not identifies(columns[n], column)}
+    features = {n: column for n, column in found.items() if column is not None and not identifies(present[n], column)}
     if target is None or not features:
         raise DomainError(f"no schema fits the columns {names}: the label or all features have too many levels.")
     bounds = (target.lower, target.upper) if isinstance(target, Numeric) else None
-    labels = None if bounds else levels_in(columns[label])
+    labels = None if bounds else levels_in(present[label])
     ignored = [name for name in found if name not in features] or None
     schema = Schema(features, label, labels, False, bounds, ignored, sorted(marked))
     name = Path(table.title).name
     return HEAD.format(name=name) + ORDER * bool(labels) + schema.to_toml()
 
 
-def identifies(values: list[Any], column: Column) -> bool:
+def identifies(present: list[Any], column: Column) -> bool:
     """Return whether a public column identifies the records: its entries are texts or integers, and nearly all differ."""
-    present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
     whole = isinstance(column, Numeric) and all(to_float(value).is_integer() for value in present)
     least = WHOLE if whole else TEXTS if isinstance(column, Categorical) else len(present)
-    return len(set(map(text_of, present))) > max(least, NEARLY * len(present))
+    return len(levels_in(present)) > max(least, NEARLY * len(present))
 
 
-def levels_in(values: list[Any]) -> list[str]:
-    return sorted({text_of(value) for value in values if not is_missing(value)} - {*UNKNOWN})
+def levels_in(present: list[Any]) -> list[str]:
+    return sorted(set(map(text_of, present)))
 
 
-def column_from(name: str, values: list[Any]) -> Column | None:
+def column_from(name: str, present: list[Any], records: int) -> Column | None:
     """Return a declaration read off public entries; None for a column with one level, or with texts of more than MANY levels."""
-    present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
-    levels, missing = levels_in(present), "indicator" if len(present) < len(values) else None
+    levels, missing = levels_in(present), "indicator" if len(present) < records else None
     require(present, f"column {name!r}: there are no entries to read a declaration from.", DomainError)
     for no, yes in (("0", "1"), ("false", "true"), ("no", "yes")):
         if {level.casefold() for level in levels} == {no, yes}:

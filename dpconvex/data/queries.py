@@ -69,11 +69,7 @@ class Query:
             self.sql += f" ORDER BY {', '.join(map(quoted, dict.fromkeys([*keys, *self.names])))}"
         if not is_dataset:
             self.size = int(self._asked(f"SELECT count(*) FROM {inner}")[1][0][0])
-
-    @property
-    def sizes(self) -> list[int]:
-        """Number of rows of each block."""
-        return [min(self.rows, self.size - start) for start in range(0, max(self.size, 1), self.rows)]
+        self.sizes = [min(rows, self.size - start) for start in range(0, max(self.size, 1), rows)]  # of blocks
 
     def block(self, number: int) -> Any:
         """Return a block as a table; if the current pass is beyond the block, run the query again and skip earlier blocks."""

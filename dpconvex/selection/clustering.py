@@ -113,11 +113,9 @@ class ComponentCenters(Released):
         if self.noise is not None and self.spent is not None:  # perhaps of an edited file
             law, adjacency, rounds = self.noise.noise, self.spent.adjacency, self.noise.rounds
             once = sensitivity(law, adjacency, self.radius, self.noise.weight)
-            told = replace(
-                self.noise, epsilon=self.spent.epsilon, delta=self.spent.delta, radius=self.radius, step=step
-            )
-            shape: Any = dict(zip(("classes", "components", "features"), centers.shape, strict=True))
-            same = self.noise == replace(told, sensitivity=once, weight=abs(self.noise.weight), **shape)
+            known: Any = dict(zip(("classes", "components", "features"), centers.shape, strict=True))
+            known |= {"epsilon": self.spent.epsilon, "delta": self.spent.delta, "radius": self.radius, "step": step}
+            same = self.noise == replace(self.noise, sensitivity=once, weight=abs(self.noise.weight), **known)
             require(same, f"{owner}: its noise is that of other centres, or of another cost.")
             fits, most = law == "gamma" or not self.spent.pure, self.noise.scale * (1 + TAIL_SLACK)
             fits = fits and least_scale(law, self.spent, once, rounds) <= most

@@ -103,20 +103,15 @@ def fits(order: Sequence[CertifiedFit], call: FitJob, event: Event | None, warm:
     """Run the fits of a sweep.  With an event, charge all fits first; otherwise charge each before it starts."""
     began, options = this_process(), call.options
 
-    def check_size(found: CertifiedFit, data: Any) -> None:
-        check_privacy("sweep", found.certificate.privacy)
-        public_size(found.template, data, found.certificate.privacy, found.certificate.size)
-
-    if event is not None:
-        check_size(order[0], call.data)
-        call.pay(event)
-
     def tasks() -> Iterator[Callable[[], Release]]:
         last: Template | None = None
         for number, found in enumerate(order):
-            check_size(found, call.data)
+            certificate = found.certificate
+            public_size(found.template, call.data, certificate.privacy, certificate.size)  # raises if it has changed
             if event is None:
-                charge(options.budget, found.certificate.privacy, options.entry, found.certificate.event)
+                charge(options.budget, certificate.privacy, options.entry, certificate.event)
+            elif not number:
+                call.pay(event)
             if found.template is not last:
                 last = found.template
                 batch = call.batch(last.record)
