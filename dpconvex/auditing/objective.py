@@ -26,8 +26,8 @@ LENGTHS = np.append(0.0, np.outer([1.0, -1.0], np.geomspace(0.01, 100.0, 40)).ra
 # Relative distance of answers from the faces of K, and relative size of singular values that are rounding.
 INSIDE, RANK = 1e-6, 1e-9
 COARSE, FINE = 1200, 8000  # Cells of the line, to compare linear terms and for the final bound
-# Sampled answers, to compare candidates and for the final bound; probability of a false alarm; factors on leaf values.
-PILOT, SAMPLES, ALARM, FARTHER = 500, 20000, 1e-9, (10.0, 1e2, 1e3)
+# Sampled answers, to compare candidates and for the final bound; probability of a false alarm.
+PILOT, SAMPLES, ALARM = 500, 20000, 1e-9
 SAMPLED = f"exact density ratios of sampled answers (false alarms: {ALARM:g})"
 FINALISTS, TRIALS = (6, 4), (24, 6)  # Candidates to integrate, and random linear terms to try: (usual, least) numbers
 
@@ -78,7 +78,7 @@ class Objective:
             return max(map(self.pointwise, found), key=lambda attack: attack.found_epsilon)
         line = [case for case in found if len(case.point) == 1]
         attacks = [self.integrated(max(line, key=lambda case: self.integrated(case).ratio), last=True)] if line else []
-        wide = [farther for case in found if len(case.point) > 1 for farther in self.enlarged(case)]
+        wide = [case for case in found if len(case.point) > 1 and (self.free or self.everything)]
         if wide:
             case = max(wide, key=lambda case: float(self.delta_samples(case, PILOT).mean()))
             attacks.append(self.report(case, SAMPLED, math.nan, self.sampled(case)))
@@ -86,14 +86,6 @@ class Objective:
             why = "the distribution of answers in a constrained subspace is not computed; dp.falsify attacks the constants"
             attacks = [self.report(found[0], why, math.nan, math.nan)]
         return max(attacks, key=lambda attack: attack.ratio)
-
-    def enlarged(self, case: Restricted) -> list[Restricted]:
-        """Return the candidate, and copies with larger leaf values, where slopes vary less with the noise."""
-        if not self.free:
-            return [case] * self.everything
-        one, stay = case.one, np.zeros(1, dtype=bool)
-        scaled = (self.search.toward(one.sides, k * one.values, k * one.theta, 1, stay) for k in FARTHER)
-        return [case, *map(self.restricted, scaled)]
 
     def delta_samples(self, case: Restricted, count: int) -> Array:
         """Return importance samples of delta, shape (count,), at answers drawn near the worst one; their mean estimates delta."""
