@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from dpconvex.auditing.objective import Objective
 from dpconvex.auditing.queries import attack_queries
 from dpconvex.auditing.report import Attack, Audit, place_text
 from dpconvex.certificates.certificate import (
-    Certificate,
     DescentCertificate,
     OutputCertificate,
     QueriesCertificate,
@@ -25,7 +25,6 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.plans import Automatic
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
-from dpconvex.model.people import template_to_fit
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
@@ -108,23 +107,18 @@ def audit(
     rng = np.random.default_rng(seed)
     units = share is None and not runs
     check_privacy("audit of a mixture, or by runs,", privacy, units)
-    template = template_to_fit(template, privacy)
-    if share is None:
-        found = FitOptions(mechanism, residual_noise, units=units).prove(template, privacy, int(size))
-        template, chosen, certificate = found.template, found.mechanism, found.certificate
-    else:
-        plan = MixturePlan(template, privacy, None, share, "x", "y", "m")
-        found = FitOptions(mechanism, residual_noise).prove(template, plan.rest, int(size))
-        chosen, certificate = found.mechanism, plan.whole(found.certificate)
-    attacks = list(attack_certificate(template, certificate, chosen, float(effort), rng))
+    plan = None if share is None else MixturePlan(template, privacy, None, share, "x", "y", "m")
+    options = FitOptions(mechanism, residual_noise, units=units)
+    found = options.prove(template, privacy if plan is None else plan.rest, int(size))
+    found = found if plan is None else replace(found, certificate=plan.whole(found.certificate))
+    attacks = list(attack_certificate(found, float(effort), rng))
     if runs:
-        attacks.append(attack_runs(CertifiedFit(template, certificate, chosen), attacks[0], backend, int(runs)))
-    return Audit(privacy, certificate.mechanism, tuple(attacks))
+        attacks.append(attack_runs(found, attacks[0], backend, int(runs)))
+    return Audit(privacy, found.certificate.mechanism, tuple(attacks))
 
 
-def attack_certificate(
-    template: Template, certificate: Certificate, mechanism: Mechanism, effort: float, rng: np.random.Generator
-) -> Iterator[Attack]:
+def attack_certificate(proved: CertifiedFit, effort: float, rng: np.random.Generator) -> Iterator[Attack]:
+    template, certificate, mechanism = proved.template, proved.certificate, proved.mechanism
     times = certificate.privacy.person.weight  # the attacked people have equal rows, which count this many times
     if isinstance(certificate, QueriesCertificate):
         yield from attack_queries(analyse(template, mechanism).form, certificate, rng)

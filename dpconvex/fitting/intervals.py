@@ -13,7 +13,7 @@ from dpconvex.fitting.adaptive import estimate_with_covariance, fewest_records
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob, checked_batch
 from dpconvex.fitting.statistics import Coefficients, coefficient_names
-from dpconvex.fitting.verify import FitOptions, analyse, check_template, read_form
+from dpconvex.fitting.verify import FitOptions, analyse, read_form
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.plans import nonsmooth_parts
 from dpconvex.model.privacy import Privacy, check_privacy
@@ -90,7 +90,6 @@ def intervals(
     check_privacy("intervals", privacy, units=True)
     if privacy.pure:
         raise NotPrivate("intervals: Gaussian noise needs a delta", "delta = 0", "pass dp.Privacy(epsilon, 1e-6)")
-    check_template(template)
     instance(Release, "such as model.release_, or None").or_none.check("intervals", release=release)
     options = FitOptions(AdaptiveSteps(), None, None, size, clip, budget, entry, seed, unit=unit, units=True)
     job = FitJob(data, privacy, [template], options, release=release)

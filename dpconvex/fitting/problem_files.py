@@ -140,8 +140,8 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
     return known[text]
 
 
-def execute(file: Path) -> ModuleType:
-    """Run a problem file as a separate module; files with the same name in different folders do not collide."""
+def factory(file: Path) -> Callable[..., Any]:
+    """Return `template` of a problem file, run as a module of its own: files of one name in several folders do not collide."""
     digest = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
     module = ModuleType(f"dpconvex_problem_{file.stem}_{digest}")
     module.__file__ = str(file)
@@ -153,11 +153,7 @@ def execute(file: Path) -> ModuleType:
         if isinstance(error, DPConvexError) or not isinstance(error, Exception):
             raise
         raise TemplateError(f"{file}: cannot be executed: {type(error).__name__}: {error}.") from error
-    return module
-
-
-def factory(file: Path) -> Callable[..., Any]:
-    function: Callable[..., Any] | None = getattr(execute(file), "template", None)
+    function: Callable[..., Any] | None = getattr(module, "template", None)
     if not callable(function):
         raise TemplateError(f"{file}: no function `template`; define one: `def template(*, features, ...)`.")
     return function
