@@ -15,9 +15,6 @@ from dpconvex.sets.certified_minimum import minimum
 from dpconvex.util.arguments import COUNT, POSITIVE
 from dpconvex.util.arrays import Array
 
-# Alternations of interior points and steps if neither reaches a tolerance, and the step limit from which they are used.
-ALTERNATIONS, MANY_STEPS = 4, 1000
-
 
 def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> Solution:
     """Improve a point until it is certified to lie within a tolerance of the minimiser, or raise `NotConverged`."""
@@ -44,20 +41,10 @@ def closest_point(problem: Problem, theta: Array, tolerance: float, max_steps: i
 
 
 def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> tuple[Solution, str]:
-    """Alternate proximal and, without kinks, interior-point steps, which find far minimisers along the edge of K."""
+    """Take proximal steps, and return with their end what may help if it is too far from the minimiser."""
     best = polish(problem, start, tolerance, max_steps)
-    lowest, allowed = distance_floor(problem, best), problem.distance_allowed(tolerance, best.theta)
-    rounded = allowed < lowest and best.distance_bound <= 100 * lowest  # nearly at the limit of rounding
-    for _ in range(0 if rounded or problem.kinks or max_steps < MANY_STEPS else ALTERNATIONS):
-        if problem.reached(best, tolerance):
-            break
-        found = PerturbedObjective(problem).minimised(best.theta, allowed, central_too=False)  # steps go on
-        if found.distance <= allowed:
-            return Solution(found.point, found.distance, problem.loss.evaluations), ""
-        closer = polish(problem, found.point, tolerance, max_steps)
-        best = min(best, closer, key=lambda iterate: iterate.distance_bound)
     remedy = f"It took at most {max_steps} polishing steps: allow more, regularize more, or smooth nonsmooth terms."
-    if lowest > allowed:
+    if distance_floor(problem, best) > problem.distance_allowed(tolerance, best.theta):
         remedy = "Double precision allows no less here: ask for a larger tolerance, or regularize more."
     return Solution(best.theta, best.distance_bound, problem.loss.evaluations), remedy
 
@@ -95,9 +82,9 @@ class PerturbedObjective:
         self.modulus, self.epigraph = problem.strong_convexity, problem.kinks.epigraph
         self.costs = np.zeros(0) if self.epigraph is None else problem.size * self.epigraph.weights
 
-    def minimised(self, start: Array, tolerance: float, central_too: bool = True) -> Certified:
+    def minimised(self, start: Array, tolerance: float) -> Certified:
         if self.epigraph is None:
-            return minimum(self, self.problem.feasible.region, start, tolerance, central_too)
+            return minimum(self, self.problem.feasible.region, start, tolerance)
         lifted = np.concatenate([start, self.epigraph.heights(start)])
         lifted = lifted if np.isfinite(lifted).all() else self.epigraph.region.inside.astype(float)
         found = minimum(self, self.epigraph.region, lifted, tolerance)

@@ -52,7 +52,7 @@ def certified_distance(
 ) -> float:
     """Return a bound on the distance of a point of K from the minimiser, from arbitrary multipliers, one vector per block."""
     mu, count = function.modulus, len(function.costs)
-    duals = [drop_costly(block, block.dual(z), x, mu, count) for block, z in zip(blocks, multipliers, strict=True)]
+    duals = [block.dual(z) for block, z in zip(blocks, multipliers, strict=True)]
     if count:
         duals = scale_to_costs(blocks, duals, function.costs, x)
     spaces = [block.half_space(z, x) for block, z in zip(blocks, duals, strict=True)]
@@ -76,16 +76,6 @@ def certified_distance(
     share = 2.0 if count else 4.0  # all strong convexity may be in the terms below the heights
     root = float(np.hypot(residual, np.sqrt(share * mu * gap * (1 + 1e-9))))  # infinite where a square would overflow
     return (residual + root) / (mu if count else 2 * mu) + off + rounded
-
-
-def drop_costly(block: ConeBlock, z: Array, x: Array, modulus: float, count: int) -> Array:
-    """Return multipliers, with 0 where the gap costs more than the residual without the multiplier; heights keep theirs."""
-    if block.kind == NONNEGATIVE:
-        costly = z * block.norms**2 <= modulus * block.at(x)
-    else:
-        costly = np.full(len(z), np.sum((block.matrix.T @ z) ** 2) <= modulus * (z @ block.at(x)))
-    of_heights = np.diff(sp.csr_array(block.matrix[:, len(x) - count :]).indptr) > 0
-    return np.where(costly & ~(of_heights if block.kind == NONNEGATIVE else of_heights.any()), 0.0, z)
 
 
 def scale_to_costs(blocks: Sequence[ConeBlock], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:

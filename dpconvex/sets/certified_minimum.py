@@ -28,13 +28,13 @@ ROUNDS, MOST_REFINED = 12, 500
 FAR = 1e8  # A set with points this far away counts as unbounded
 
 
-def minimum(function: Smooth, region: Region, start: Array, tolerance: float, central_too: bool = True) -> Certified:
+def minimum(function: Smooth, region: Region, start: Array, tolerance: float) -> Certified:
     """Return a certified minimiser over a set, to a tolerance or as exactly as rounding allows; at last by a central path."""
     x, step = newton(function, region, region.bring_in(start).astype(float), tolerance)
     best = last_steps(function, region, x, step, tolerance)
     if best.distance > tolerance and any(map(has_kinks, region.curved)):
         best = min(best, bundle_method(function, region, x, tolerance), key=lambda one: one.distance)
-    if best.distance > tolerance and central_too:
+    if best.distance > tolerance:
         central = central_path(function, region, tolerance)
         best = min(best, central, key=lambda one: one.distance)
         if best.distance > tolerance:
