@@ -114,8 +114,8 @@ def spread_out(trace: Fraction, rank: int, mu: Fraction) -> Fraction:
     return rank * log(1 + up(trace / (rank * mu))) if trace and rank else ZERO
 
 
-def joint(loss: Loss, rows: GeneratorRows, beta: Fraction, mu: Fraction, target: Fraction) -> Fraction:
-    """Bound ``beta ||g|| + log det(I + H/mu)`` over one record; stop improving once the bound is at most `target`.
+def joint(loss: Loss, rows: GeneratorRows, beta: Fraction, mu: Fraction) -> Fraction:
+    """Bound ``beta ||g|| + log det(I + H/mu)`` over one record.
 
     If gradients are `lead` times the mean a of a covariance's points, all terms are below tangents that are linear in the
     weights: ``||a|| <= m/2 + ||a||^2/(2m)``, and ``log(1 + x) <= log(1 + t) + (x - t)/(1 + t)``.
@@ -128,8 +128,6 @@ def joint(loss: Loss, rows: GeneratorRows, beta: Fraction, mu: Fraction, target:
     (piece,) = scalar.pieces
     rank = min(len(piece.hull) - 1, loss.rank)
     for m, t, u in rows.tangents:
-        if apart <= target:
-            break
         spend(20)
         outer = beta * scalar.lead / (2 * m) + piece.outer / (mu * (1 + u))
         left = beta * scalar.lead * m / 2 + rank * (log(1 + t) - t / (1 + t)) + log(1 + u) - u / (1 + u)
@@ -191,7 +189,7 @@ def moved(claim: Claim, losses: list[Loss], rows: GeneratorRows, enough: Fractio
 
 def curvature_of_people(losses: list[Loss], rows: GeneratorRows, mu: Fraction, most: int, weight: int) -> Fraction:
     """Bound ``log det(I + H/mu)`` for the sum H of a person's Hessians: record by record, or by the trace and rank of H."""
-    one = max(joint(loss, rows, ZERO, mu, ZERO) for loss in losses)
+    one = max(joint(loss, rows, ZERO, mu) for loss in losses)
     traces = [sum((t for t, _ in loss.traces), ZERO) for loss in losses]
     ranks = [sum(r for _, r in loss.traces) for loss in losses]
     if most == 1:

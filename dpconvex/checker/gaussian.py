@@ -5,7 +5,7 @@ The event of a release must have at least as many differences of gradients as th
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -61,19 +61,22 @@ class PairKind(NamedTuple):
     slopes: tuple[Fraction, ...]
 
     def delta(self, epsilon: Fraction, enough: Fraction) -> Fraction:
-        """Bound delta of these pairs by vertices, and if that exceeds `enough`, also by a moving slope."""
-        left, found = epsilon - self.bounds[2], ONE
+        """Bound delta of these pairs by vertices, and if that exceeds `enough`, also by moving slopes, and by the chi law."""
+        rank, length, curved = self.bounds
+        left, found = epsilon - curved, ONE
         if self.vertices is not None and left >= 0:
             found = of_vertices(left, self.vertices)
         if self.vertices is not None and self.slopes and found > enough:
             found = min(found, of_vertices(epsilon, self.vertices) + moving(self, epsilon))
+        if found > enough and left > 0:
+            found = min(found, chi_delta(left, int(rank), up(length, 64)))
         return found
 
 
 def perturbation_delta(
     losses: list[Loss], rows: GeneratorRows, claim: Claim, epsilon: Fraction, enough: Fraction
 ) -> Fraction:
-    """Bound delta over all kinds of neighbours; kinds with a bound above `enough` are also bounded by the chi distribution."""
+    """Bound delta over all kinds of neighbours; bounds of at most `enough` are not improved."""
     adjacency, (most, weight) = claim["privacy"]["adjacency"], person(claim)
     if weight == most > 1:  # compose rows, each with an equal part of epsilon
         part = epsilon / most
@@ -82,17 +85,7 @@ def perturbation_delta(
         delta = grown * max(perturbation_delta(losses, rows, one, part, enough / grown) for one in single)
         if delta <= enough:
             return delta
-    found = {kind: kind.delta(epsilon, enough) for kind in kinds(losses, rows, claim)}
-    above = [kind.bounds for kind, delta in found.items() if delta > enough]
-    largest = by_law(epsilon, [max(column) for column in zip(*above, strict=True)]) if above else ZERO
-    if largest <= enough:  # one bound for all kinds in `above`
-        return max(largest, *(delta for delta in found.values() if delta <= enough), ZERO)
-    return max(min(delta, by_law(epsilon, kind.bounds) if delta > enough else ONE) for kind, delta in found.items())
-
-
-def by_law(epsilon: Fraction, bounds: Sequence[Fraction]) -> Fraction:
-    rank, length, curved = bounds
-    return chi_delta(epsilon - curved, int(rank), up(length, 64)) if epsilon > curved else ONE
+    return max(kind.delta(epsilon, enough) for kind in kinds(losses, rows, claim))
 
 
 def kinds(losses: list[Loss], rows: GeneratorRows, claim: Claim) -> list[PairKind]:
@@ -104,7 +97,7 @@ def kinds(losses: list[Loss], rows: GeneratorRows, claim: Claim) -> list[PairKin
     terms = 1 if most == 1 else 2 * most - 1 if replaced and weight < most else most
     rank = min(most * (1 + replaced) * max(loss.rank for loss in losses), losses[0].most)  # records may be of any kinds
     for front in losses:
-        curved = joint(front, rows, ZERO, mu, ZERO)
+        curved = joint(front, rows, ZERO, mu)
         for back in backs:
             spend(10)
             ends = ((),) if back is None else back.vertices
@@ -183,10 +176,10 @@ def falling_slope_delta(epsilon: Fraction, length: Fraction, curved: Fraction) -
     for _ in range(HALVINGS):  # guess the maximiser of a log-concave function
         middle = (near + far) / 2
         near, far = (middle, far) if middle * math.expm1(min(slope * middle + start, 700)) < slope else (near, middle)
-    for guess in (Fraction(2 * near - far), Fraction(2 * far - near)):
-        if low < guess < high:
-            steep = [guess * (end - 1) for end in exp(length * guess + base)]
-            low, high = (guess if steep[1] < length else low), (guess if steep[0] >= length else high)
+    for end in (Fraction(2 * near - far), Fraction(2 * far - near)):
+        guess = min(max(end, low), high)  # the maximiser may be the end itself, which rounding exceeds
+        steep = [guess * (grown - 1) for grown in exp(length * guess + base)]
+        low, high = (guess if steep[1] < length else low), (guess if steep[0] >= length else high)
     gained = (1 - 1 / exp(min(length * high + base, curved))[1]) / (1 - 1 / exp(curved)[0])
     return up(gained * exp(-(low**2) / 2)[1] / root(2 * PI[0])[0])
 

@@ -64,15 +64,15 @@ def perturbation_cost(
         apart = weight * sides * length if nuclear else moved(claim, losses, rows, ZERO)
         found = beta * apart + curvature_of_people(losses, rows, mu, count, weight)
         other = beta * length * (sides - 1)
-        each = [joint(loss, rows, beta, mu, most / count - other) + other for loss in losses]
+        each = [joint(loss, rows, beta, mu) + other for loss in losses]
         return min(found, count * max(each)) if weight == count else found
     other = beta * length if adjacency == "replace-one" else ZERO
-    together = max(joint(loss, rows, beta, mu, most - other) for loss in losses) + other
+    together = max(joint(loss, rows, beta, mu) for loss in losses) + other
     if together <= most:
         return together
     # In the nuclear norm, the sum of both norms bounds the difference of two gradients of rank one.
     apart = beta * length + other if nuclear else beta * sensitivity(losses, rows, adjacency, ZERO)
-    return min(together, apart + max(joint(loss, rows, ZERO, mu, ZERO) for loss in losses))
+    return min(together, apart + max(joint(loss, rows, ZERO, mu) for loss in losses))
 
 
 def other_costs(claim: Claim, record: RecordBounds, dimension: int) -> tuple[Left, Parts]:
