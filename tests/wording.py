@@ -48,5 +48,7 @@ if __name__ == "__main__":
     groups = {"refusals": test_refusals.REFUSED, "options": test_options.OPTIONS}
     groups |= {"messages": test_messages.MESSAGES, "warnings": test_messages.WARNINGS}
     said = {"warnings": test_messages.warned}
-    found = {g: {name: said.get(g, words)(call) for name, call in calls.items()} for g, calls in groups.items()}
+    found = dict.fromkeys(groups)
+    for group in reversed(groups):  # warnings first: of data that were used before, there are more
+        found[group] = {name: said.get(group, words)(call) for name, call in groups[group].items()}
     SNAPSHOT.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

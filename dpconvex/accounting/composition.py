@@ -265,7 +265,7 @@ class Gauss(AdditiveCost):
 
     def __init__(self, total: Privacy) -> None:
         super().__init__(total)
-        shifts = 2.0 ** np.arange(64)
+        shifts = 2.0 ** np.arange(200)
         high = float(shifts[gaussian_delta(total.epsilon, shifts) > self.delta][0])
         self.limit = bisect(lambda mu: float(gaussian_delta(total.epsilon, mu)) <= self.delta, 0.0, high, 60)[0] ** 2
 

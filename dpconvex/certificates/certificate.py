@@ -26,7 +26,7 @@ from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.gaussian import TRUNCATED, failure_delta
 from dpconvex.noise.samplers import SPHERICAL
-from dpconvex.util.arguments import recast, require, whole
+from dpconvex.util.arguments import BELOW_ONE, recast, require, whole
 from dpconvex.util.plain_data import build, without_missing
 
 MOST_PEOPLE = 10**6  # Largest group for group privacy
@@ -217,6 +217,7 @@ class Certificate(CertificateText):
         includes the cost of a learnt schema.
         """
         whole(1, MOST_PEOPLE).check("for_group", "Nobody is protected among more.", people=people)
+        BELOW_ONE.or_none.check("for_group", delta=delta)
         own, event, said = self.whole
         if event is None:
             why = f"there is no total guarantee for groups, only one{said}"

@@ -14,6 +14,7 @@ from dpconvex.certificates.derivation import Derivation
 from dpconvex.checker import Report, check
 from dpconvex.checker.table import PARTS, RANGE, RECORDS, RUNS
 from dpconvex.model.privacy import Privacy, text
+from dpconvex.util.arguments import Kind
 from dpconvex.util.markup import details, html_list, html_table, paragraph, shorten_numbers, upward
 
 Rows = Iterator[tuple[str, str, str]]
@@ -215,6 +216,10 @@ class CertificateText(Printed):
 
     def compare(self: Any, other: Any) -> Comparison:
         """Return the comparison with another certificate, which prints as a table."""
+        certificates = Kind(
+            "a certificate of a fit, as of `dp.verify`", lambda value: isinstance(value, CertificateText)
+        )
+        certificates.check("compare", other=other)
         return Comparison(self, other)
 
     def lines(self: Any) -> Iterator[tuple[str, str]]:

@@ -100,7 +100,8 @@ def test_what_is_left_is_nothing_where_no_fit_has_room_for_its_tail(accounting):
         assert count == most
         if count < 40:
             refused(BudgetExceeded, "epsilon = 0 is left .* truncation", budget.spend, Privacy(0.1, 1e-8), "fit", fit)
-    refused(TemplateError, "no room for a fit", Budget, Privacy(60.0, 1e-6), accounting=accounting)
+    for epsilon in (60.0, 1e40):
+        refused(TemplateError, "no room for a fit", Budget, Privacy(epsilon, 1e-6), accounting=accounting)
 
 
 def logistic(sigma, mu):
