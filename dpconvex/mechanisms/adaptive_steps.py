@@ -6,8 +6,8 @@ from typing import ClassVar
 from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.mechanisms.base import UNSEEN, Engine, ForUnits, check_delta
+from dpconvex.errors import NotPrivate
+from dpconvex.mechanisms.base import UNSEEN, ForUnits, check_delta
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.gaussian import GRID_LOSS, failure_delta, gaussian_delta, gaussian_sigma
@@ -15,7 +15,6 @@ from dpconvex.numerics import NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.util.arguments import COUNT
-from dpconvex.util.arrays import Array
 
 SOURCE = "docs/theory.md, theorem 8.9"
 DRAWN = "All noise is drawn exactly (discrete Gaussian, by OpenDP) from the operating system's random numbers."
@@ -80,10 +79,6 @@ class AdaptiveSteps(ForUnits):
             settings=settings,
             event=Composition((Gaussian(level * (1 + NORM_SLACK)), Tail(GRID_LOSS))),
         )
-
-    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: object) -> Array:
-        """Raise `TemplateError`: `dp.solve` takes the steps."""
-        raise TemplateError(f"{type(self).__name__}: use dp.solve.")
 
     def chosen(self, form: LossForm, privacy: Privacy, level: float, size: int) -> dict[str, float]:
         """Return further settings of the certificate, from public numbers."""

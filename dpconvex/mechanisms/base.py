@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.errors import NotPrivate
+from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.expressions.atoms.powers import DECLARED
 from dpconvex.expressions.expression import postorder
 from dpconvex.model.privacy import Privacy
@@ -59,6 +59,10 @@ class ForUnits:
     """Base of mechanisms that also protect people with several records; all other mechanisms raise for these."""
 
     units: ClassVar[bool] = True
+
+    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+        """Raise `TemplateError`: mechanisms without a `run` of their own have no answer, or `dp.solve` takes their steps."""
+        raise TemplateError(f"{type(self).__name__}: use dp.solve.")
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return the norm that rotation-invariant noise exceeds with this probability."""

@@ -35,7 +35,7 @@ class NoiseCalibration:
 
 
 class NoiseDistribution:
-    """Rotation-invariant noise on the sensitive subspace, for a template and a guarantee."""
+    """Base of noise on the sensitive subspace, for a template and a guarantee."""
 
     norm: ClassVar[Spherical]
 
@@ -44,13 +44,6 @@ class NoiseDistribution:
         self.sensitivity = analysis.sensitivity(privacy.adjacency, privacy.person)  # in the norm of the distribution
         self.p = analysis.form.noise_dimension
         self.settings: dict[str, float] = {}
-
-    def square(self, mu: float) -> float:
-        """Return the predicted mean square of the norm."""
-        raise NotImplementedError
-
-    def calibrate(self, mu: float) -> NoiseCalibration:
-        raise NotImplementedError
 
     @classmethod
     def draw(cls, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
@@ -104,6 +97,7 @@ class GaussianLaw(NoiseDistribution):
         super().__init__(analysis, privacy)
 
     def square(self, mu: float) -> float:
+        """Return the predicted mean square of the norm."""
         sigma = self._sigma(mu, ROUGH)
         return math.inf if sigma is None else self.norm.square(self.p, sigma)
 

@@ -10,13 +10,13 @@ from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate
 from dpconvex.mechanisms import added_quadratic as quadratic, base
 from dpconvex.mechanisms.matrix_noise import MatrixLaw, noise_bound, rounding_bound, shape_of
-from dpconvex.mechanisms.noise_laws import GammaLaw, GaussianLaw, NoiseCalibration, NoiseDistribution
+from dpconvex.mechanisms.noise_laws import GammaLaw, GaussianLaw, NoiseCalibration
 from dpconvex.model.privacy import Privacy
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arguments import check_fields, one_of
 from dpconvex.util.arrays import Array
 
-LAWS: dict[str, type[NoiseDistribution]] = {"gamma": GammaLaw, "gaussian": GaussianLaw, "matrix": MatrixLaw}
+LAWS: dict[str, type[GammaLaw | GaussianLaw]] = {"gamma": GammaLaw, "gaussian": GaussianLaw, "matrix": MatrixLaw}
 SOURCE = (
     "after Chaudhuri, Monteleoni & Sarwate 2011, theorem 9, and Kifer, Smith & Thakurta 2012; docs/theory.md, section 7"
 )
@@ -107,7 +107,7 @@ class ObjectivePerturbation(base.ForUnits):
         matrix = self.noise == "matrix"
         return rounding_bound(*shape_of(certificate), certificate.noise_scale, probability / 2) if matrix else 0.0
 
-    def _choose(self, law: NoiseDistribution, analysis: Analysis, privacy: Privacy, size: int) -> float:
+    def _choose(self, law: GammaLaw | GaussianLaw, analysis: Analysis, privacy: Privacy, size: int) -> float:
         """Return the added modulus with the least predicted risk (docs/theory.md), from public numbers only."""
         own, epsilon, weight = quadratic.least_added(analysis, size), privacy.epsilon, privacy.person.weight
         regular = size * analysis.modulus + own

@@ -7,8 +7,8 @@ import numpy as np
 from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.mechanisms.base import DRAWN, UNSEEN, Engine, ForUnits, check_delta, of_unit
+from dpconvex.errors import NotPrivate
+from dpconvex.mechanisms.base import DRAWN, UNSEEN, ForUnits, check_delta, of_unit
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, Spherical
 from dpconvex.numerics import EPSILON, NORM_SLACK
@@ -119,10 +119,6 @@ class SufficientStatistics(ForUnits):
 
     def perturbed(self, sums: Array, certificate: Certificate, rng: np.random.Generator) -> Array:
         return sums + self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
-
-    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-        """Raise `TemplateError`: `solve` releases statistics as they are, and fits afterwards."""
-        raise TemplateError("SufficientStatistics: use dp.solve or dp.statistics.")
 
 
 def summation_error(moments: Moments, length: float, records: float) -> float:
