@@ -34,6 +34,9 @@ CLIP_PART, STIFFER, HINGES, MAX_CLIP = 0.35, 4.0, 1 - 1e-6, 3.0
 MAX_OTHER_CLIP, BOUND = 0.7, 1.4
 # The clip's bias does not decrease with more records: the clip widens from these records times level per direction and column.
 WIDENING = 50.0
+# It exceeds the largest slope near 0 (rows of rare levels are long, slopes of rare labels steep) from so many records times the
+# information of a record at the best constants, next to that near 0; the most; and the step at which shares of labels are known.
+INFORMED, WIDEST, SHARES_KNOWN = 20.0, 4.0, 8
 # The step: movement of a score by the noise of all steps; more movement for each direction per record and unit of the level;
 # fraction of the curvature at 0 that damps noise; longest step, next to Newton's at the largest curvature.
 MOVED, NOISY, CURVED, MAX_STEP = 0.6, 15.0, 0.1, 12.0
@@ -114,24 +117,30 @@ class ClassDescent:
         self.shifts = SHIFTS if unlikely and told is not None else 0.0
         self.shares = None if told is None or unlikely else LabelShares(told, len(scores.projection))
         self.level = fit.level_of((1 - MOMENT_SHARE - LENGTHS_SHARE - self.shifts - spent) / self.rounds)
-        self._set_clip_and_step()
+        self._set_clip_and_step(float(self.shares is None))
         self.start = self.point = np.asarray(np.linalg.solve(self.matrix.T, begin), dtype=float)
         self.average, self.last, self.step_factor = np.zeros(scores.shape), np.zeros(scores.shape), 1.0
         self.pull_average, self.feasible_average = np.zeros((2, form.space.dim))  # Averaged like the points
 
-    def _set_clip_and_step(self) -> None:
-        """Set the clip, the step size, and the standard deviation of the noise of all gradients."""
+    def _set_clip_and_step(self, information: float) -> None:
+        """Set the clip, the step size, and the standard deviation of the noise of all gradients.
+
+        `information` is the mean squared slope at the best constants, next to that of the largest slope near 0.
+        """
         fit, queries, public, metric = self.fit, self.queries, self.public, self.metric
         noisy, self.averaged_part, enough = SHARED if queries.scores.is_shared else (NOISY, AVERAGED, WIDENING)
         part = self._relative_clip()
-        wider = min(max(math.sqrt(self.many / (enough * self.columns)), 1.0), max(1 / part, 1.0))
-        bound = public.slope < HINGES * public.lipschitz and self.squares is not None and not self.implicit.is_plain
+        each, bends = self.many / self.columns, public.slope < HINGES * public.lipschitz
+        near = max(1 / part, 1.0)  # At this factor, the clip is the largest slope near 0
+        most = near * min(max(math.sqrt(each * information / INFORMED), 1.0), WIDEST if bends else 1.0)
+        wider = min(max(math.sqrt(each / enough), 1.0), most)
+        bound = bends and self.squares is not None and not self.implicit.is_plain
         part *= wider * math.sqrt(queries.privacy.most) * (BOUND if bound else 1.0)
-        widest = math.sqrt(queries.rows.squared_norm(queries.scores.radius)) * queries.rows.grid
-        longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
+        longest = math.sqrt(queries.rows.squared_norm(queries.scores.radius)) * queries.rows.grid
+        longest = (longest if public.metric is None else public.metric.longest) / metric.root.min()
         self.clip, self.unit = part * public.slope, min(math.sqrt(metric.effective_dim / fit.size), longest)
         self.noise = self.unit * queries.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
-        step = MAX_STEP / max(wider * public.smoothness, public.lipschitz**2 / 4)
+        step = MAX_STEP / max(min(wider, near) * public.smoothness, public.lipschitz**2 / 4)
         moved = MOVED * (1 + noisy / self.many)
         for _ in range(32):  # Curvature damps noise, and damps more noise for longer steps
             left = metric.signal / (1 + 2 * CURVED * self.rounds * public.curvature * step * metric.signal)
@@ -151,6 +160,8 @@ class ClassDescent:
 
     def take_step(self, t: int) -> None:
         """Query the noisy gradient and take step `t`; halve the step size if the step reverses the last one."""
+        if t == SHARES_KNOWN and self.shares is not None:
+            self._set_clip_and_step(self.shares.squared_slope() / self.public.slope**2)
         answer = self.queries.query(self.matrix.T @ self.point, self.clip, self.unit, self.level)
         gradient, noise, constant = answer.gradient @ self.queries.scores.table_projection, self.noise, self.constant
         if self.shares is not None and constant is not None:

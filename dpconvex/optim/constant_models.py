@@ -190,6 +190,10 @@ class LabelShares:
         found = scipy.optimize.minimize(mean, np.zeros(self.columns), jac=True, method="L-BFGS-B", bounds=bounds)
         return np.asarray(found.x)
 
+    def squared_slope(self) -> float:
+        """Return the mean squared slope at the best constants."""
+        return float(self.shares @ (self.of_labels(self.best())[1] ** 2).sum(axis=1))
+
 
 def shared_constants(fit: Fit, of_labels: OfLabels) -> tuple[Array, float]:
     """Return the best constants, as a table, for scores that share parameters, and their share of the squared level."""
