@@ -94,6 +94,11 @@ def intervals(low: Array, high: Array) -> list[Interval]:
     return list(map(Interval, low.tolist(), high.tolist()))
 
 
+def abs_ends(low: Array, high: Array) -> Ends:
+    """Return lower and upper bounds on the absolute values of numbers in intervals."""
+    return np.maximum(np.maximum(low, -high), 0.0), np.maximum(np.abs(low), np.abs(high))
+
+
 def outward(value: float, exact: bool) -> tuple[float, float]:
     """Return bounds on the exact number of a rounded value: its neighbours, or the value itself if it is exact."""
     if exact:

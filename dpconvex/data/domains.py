@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.numerics import norm_up, root_up, times
+from dpconvex.numerics import abs_ends, norm_up, root_up, times
 from dpconvex.util.arguments import NOT_AN_ARRAY, check_fields, number, recast, refuse, require, whole
 from dpconvex.util.arrays import Array, exact_array, frozen, squared_lengths
 
@@ -133,7 +133,7 @@ class Box:
     @property
     def norm_bound(self) -> float:
         """Largest Euclidean norm of a value."""
-        return norm_up(np.maximum(np.abs(self.lower), np.abs(self.upper)))
+        return norm_up(abs_ends(self.lower, self.upper)[1])
 
     def project(self, values: Array) -> Array:
         """Clip each value, shape (n, *shape), to the bounds."""
@@ -156,7 +156,7 @@ class Box:
 def excess_of(over: Array, lower: Array, upper: Array) -> Array:
     """Return the excess over bounds relative to the size of the bounds; positive for every positive excess, however small."""
     tiny = np.finfo(float).tiny
-    found = over / np.maximum(np.maximum(np.abs(lower), np.abs(upper)), tiny)
+    found = over / np.maximum(abs_ends(lower, upper)[1], tiny)
     return np.where(over > 0, np.maximum(found, tiny), found)
 
 

@@ -23,7 +23,7 @@ from dpconvex.expressions.discipline import sign
 from dpconvex.expressions.expression import Constant, Expression, Field, Variable
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, numbered_rows
-from dpconvex.numerics import APART, EPSILON, interval_product, interval_sums, intervals, norm_up, sum_ends
+from dpconvex.numerics import APART, EPSILON, abs_ends, interval_product, interval_sums, intervals, norm_up, sum_ends
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 
@@ -46,14 +46,10 @@ class Base:
     def size(self) -> int:
         return len(self.lower)
 
-    @property
-    def extent(self) -> Array:
-        return np.maximum(np.abs(self.lower), np.abs(self.upper))
-
     @cached_property
     def squared(self) -> tuple[float, float]:
         """Return the range of the squared Euclidean norm."""
-        near, far = np.maximum(np.maximum(self.lower, -self.upper), 0.0), self.extent
+        near, far = abs_ends(self.lower, self.upper)
         return self._sum(interval_product((near, near), (near, near))[0], interval_product((far, far), (far, far))[1])
 
     @cached_property
@@ -85,7 +81,7 @@ class RecordVariables:
                 continue
             shift, scale = units[name]
             lower, upper = interval_product((sum_ends(lower, -shift)[0], sum_ends(upper, -shift)[1]), (scale, scale))
-            scalars = self.add(name, domain.shape, lower, upper, norm_up(np.maximum(np.abs(lower), np.abs(upper))))
+            scalars = self.add(name, domain.shape, lower, upper, norm_up(abs_ends(lower, upper)[1]))
             moved = Polynomial.constant(shift.reshape(domain.shape, order="F"))
             self.polynomials[name] = scalars.divided(scale) + moved
 
@@ -124,8 +120,7 @@ class RecordVariables:
 
     def norm(self, polynomial: Polynomial) -> float:
         """Return a bound on the Euclidean norm of a polynomial without theta."""
-        low, high = self.range(polynomial)
-        box = norm_up(np.maximum(np.abs(low), np.abs(high)))
+        box = norm_up(abs_ends(*self.range(polynomial))[1])
         total = 0.0
         for kind, members in self.kinds(polynomial.monomial).items():
             _, column = numbered_rows(polynomial.monomial[members])
@@ -153,7 +148,7 @@ class RecordVariables:
     def monomial_range(self, monomial: NDArray[np.int64]) -> tuple[Array, Array]:
         """Return bounds on each monomial by interval arithmetic; two equal factors are a square, and so not negative."""
         lower, upper = np.append(self.lower, 1.0), np.append(self.upper, 1.0)
-        nearest, farthest = np.maximum(np.maximum(lower, -upper), 0.0), np.maximum(np.abs(lower), np.abs(upper))
+        nearest, farthest = abs_ends(lower, upper)
         low, high, paired = np.ones(len(monomial)), np.ones(len(monomial)), np.zeros(monomial.shape, dtype=bool)
         for k in range(monomial.shape[1] - 1):
             paired[:, k : k + 2] |= ((monomial[:, k] == monomial[:, k + 1]) & ~paired[:, k])[:, None]

@@ -20,6 +20,7 @@ from dpconvex.expressions.expression import Constraint, Expression, postorder, t
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.model.template import Template
+from dpconvex.numerics import abs_ends
 from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sensitivity.record_units import in_best_units
 from dpconvex.sensitivity.sensitive_subspace import Projection, basis_of, coefficient_vectors
@@ -79,7 +80,7 @@ class LossForm:
     @cached_property
     def reach(self) -> Array:
         """Return bounds on the absolute value of each coordinate on K."""
-        return np.maximum(np.abs(self.feasible.lower), np.abs(self.feasible.upper))
+        return abs_ends(self.feasible.lower, self.feasible.upper)[1]
 
     @cached_property
     def basis(self) -> sp.csc_array:
@@ -198,9 +199,10 @@ def why_not_convex(place: Expression) -> tuple[str, str]:
 
 def check_magnitudes(form: LossForm) -> None:
     """Raise if squares of coefficients, of records' bounds or of parameters' bounds overflow or underflow."""
-    for base in form.bases.bases:
-        check_sizes(np.append(base.extent, base.norm), LEAST, MOST, f"the field {base.name} has bounds", base.name)
-    extent = np.maximum(np.abs(form.bases.lower), np.abs(form.bases.upper))
+    extent = abs_ends(form.bases.lower, form.bases.upper)[1]
+    for k, base in enumerate(form.bases.bases):
+        bounds = np.append(extent[form.bases.owner == k], base.norm)
+        check_sizes(bounds, LEAST, MOST, f"the field {base.name} has bounds", base.name)
     for leaf, polynomial in {leaf: form.polynomial(leaf) for leaf in form.every_leaf}.items():
         coefficients = np.abs(polynomial.coefficient)
         monomials = np.append(extent, 1.0)[polynomial.monomial].prod(axis=1)

@@ -2,9 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -38,15 +36,11 @@ class MomentKind:
     # Shape (combinations, r): the k-th number of a record's combination multiplies moment (monomial, k)
     patterns: Array
     scale: float  # Factor of the moments: a weight over the largest norm of the kind's moments
+    factors: Array  # Of each monomial: `scale`, times sqrt(2) for x_i x_j, which counts for x_j x_i too
 
     @property
     def count(self) -> int:
         return len(self.monomials) * self.patterns.shape[1]
-
-    @cached_property
-    def factors(self) -> Array:
-        """Return the factor of each monomial, shape (m,): `scale`, times sqrt(2) for x_i x_j, which counts for x_j x_i too."""
-        return self.scale * np.sqrt([orderings(row, self.bases) for row in self.monomials.tolist()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,16 +52,6 @@ class Moments:
     @property
     def count(self) -> int:
         return sum(kind.count for kind in self.kinds)
-
-
-def orderings(row: Sequence[int], bases: tuple[int, ...]) -> float:
-    """Return the number of entries of the tensor product of a record's fields that equal a monomial.
-
-    >>> orderings([0, 1], (0, 0)), orderings([0, 0], (0, 0)), orderings([0, 5], (0, 1))
-    (2.0, 1.0, 1.0)
-    """
-    result = math.prod(math.factorial(bases.count(b)) for b in set(bases))
-    return result / math.prod(math.factorial(row.count(scalar)) for scalar in set(row))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,13 +90,16 @@ class QuadraticLoss:
                 why = "products of the record's scalars overflow or underflow"
                 remedy = "use other units, in which the fields are of size 1"
                 raise NotPrivate(why, self.bases.bases[bases[0]].name, remedy)
-            kinds.append(MomentKind(bases, table, patterns, (1.0 if (mine & bent).any() else weight) / size))
+            scale = (1.0 if (mine & bent).any() else weight) / size
+            factors = scale * np.sqrt(self.bases.multiplicity(table))
+            kinds.append(MomentKind(bases, table, patterns, scale, factors))
         return Moments(tuple(kinds))
 
     @once
     def onto(self, moments: Moments) -> sp.csr_array:
         """Return the linear map from moments, followed by the number of records, to the targets. Raise if a moment is missing."""
-        everybody = MomentKind((), np.zeros((1, 0), dtype=np.int64), np.ones((self.coefficient.shape[1], 1)), 1.0)
+        one, none = np.ones((self.coefficient.shape[1], 1)), np.zeros((1, 0), dtype=np.int64)
+        everybody = MomentKind((), none, one, 1.0, np.ones(1))
         left, start = np.ones(len(self.target), dtype=bool), 0
         row, column, value = [], [], []
         for kind in (*moments.kinds, everybody):

@@ -10,6 +10,7 @@ from dpconvex.expressions.atoms.arithmetic import ADD, DIVIDE, MATMUL, MULTIPLY,
 from dpconvex.expressions.atoms.arrangement import BROADCAST, INDEX, RESHAPE, TRANSPOSE
 from dpconvex.expressions.atoms.powers import POWER
 from dpconvex.expressions.expression import Constant, Expression, Field, postorder
+from dpconvex.numerics import abs_ends
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.util.arrays import powers_of_two
 from dpconvex.util.runtime import once
@@ -26,7 +27,7 @@ def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]
     template, found, bounds = form.template, dict[Expression, Field](), dict[str, Box]()
     for function in dict.fromkeys(f for loss in form.losses for f in functions(loss)):
         low, high = form.expander.bounds(function)
-        width, size = np.linalg.norm(high - low), np.linalg.norm(np.maximum(np.abs(low), np.abs(high)))
+        width, size = np.linalg.norm(high - low), np.linalg.norm(abs_ends(low, high)[1])
         domains = [template.record.continuous[field.name] for field in function.fields]
         boxes = [domain for domain in domains if isinstance(domain, Box)]
         if len(boxes) < len(domains) or not LEAST < width <= 2 * size < LARGEST:
@@ -41,7 +42,7 @@ def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]
     for field in sorted({field for loss in losses for field in loss.fields}, key=lambda field: field.name):
         domain = template.record.continuous.get(field.name)
         if isinstance(domain, Box) and len(domain.shape) and field.size <= MOST:
-            units = powers_of_two(np.maximum(np.abs(domain.lower), np.abs(domain.upper)))
+            units = powers_of_two(abs_ends(domain.lower, domain.upper)[1])
             if LEAST < units.min() * UNEVEN < units.max() < LARGEST:
                 own = Field.of(field.shape, f" own {len(found)}")
                 found[field / units], uneven[field] = own, own * units

@@ -11,6 +11,7 @@ from dpconvex.expressions.atoms.arithmetic import ADD, MATMUL, MULTIPLY, NEGATE
 from dpconvex.expressions.atoms.arrangement import hstack, vec
 from dpconvex.expressions.evaluate import over_records
 from dpconvex.expressions.expression import Expression, Field, Variable, constant, postorder, topmost
+from dpconvex.numerics import abs_ends
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.own_fields import is_entrywise, substitute
 from dpconvex.util.arrays import Array, Indices, powers_of_two
@@ -64,8 +65,7 @@ def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
         basis, table = linear_basis(
             [part[nodes[0]].parameters if nodes else None for part, nodes in zip(parts, chosen, strict=True)]
         )
-        low, high = form.expander.bounds(own[0])
-        size = np.maximum(np.abs(low), np.abs(high))
+        size = abs_ends(*form.expander.bounds(own[0]))[1]
         if not basis or len(basis) * size.size > MOST or not size.any():
             continue
         # Rows are rounded to a grid that fits the largest bound.

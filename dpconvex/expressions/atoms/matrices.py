@@ -11,7 +11,7 @@ from dpconvex.expressions.abstract_values import AbstractValue, GradientSet, Hes
 from dpconvex.expressions.atom import ArgumentRange, AtomDefinition, LeastCurvature, always
 from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.expression import Expression, Shape
-from dpconvex.numerics import EPSILON, Interval, norm_up
+from dpconvex.numerics import EPSILON, Interval, abs_ends, norm_up
 
 SPECTRAL_REMEDY = f"use cp.sum_squares of the matrix on bounded parameters, or a trace; {rules.NO_SMOOTHNESS}"
 
@@ -74,7 +74,7 @@ def logarithm_of_determinant(a: Any) -> Any:
 
 
 def frobenius(low: Any, high: Any) -> float:
-    return norm_up(rules.sizes(low, high)[1])
+    return norm_up(abs_ends(low, high)[1])
 
 
 def eigenvalue_range(shape: Shape, low: Any, high: Any) -> Interval:

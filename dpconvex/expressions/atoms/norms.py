@@ -14,7 +14,7 @@ from dpconvex.expressions.atoms.extremes import largest_entry
 from dpconvex.expressions.atoms.powers import absolute, even_slope
 from dpconvex.expressions.expression import Expression, Shape, constant
 from dpconvex.expressions.polynomial import Polynomial
-from dpconvex.numerics import BOUND_SLACK, SMALLEST, Interval, norm_up, quotient_ends
+from dpconvex.numerics import BOUND_SLACK, SMALLEST, Interval, abs_ends, norm_up, quotient_ends
 from dpconvex.util.arrays import Array
 
 INFINITE = float("inf")
@@ -56,7 +56,7 @@ def norm_rule(expression: Expression, group: rules.Entries) -> AbstractValue:
     order = expression.option("p")
     size = 1.0 if order >= 2 else len(group) ** (1.0 / order - 0.5)
     rows, term = rules.affine_rows(group, "a norm"), rules.ball_of(group, "a norm", size)
-    sizes = rules.sizes(*rules.entry_ends(group))
+    sizes = abs_ends(*rules.entry_ends(group))
     least, most = (length(ends, order) for ends in sizes)
     value = Interval(least, max(least, min(most, size * rules.norm_of(group)))).rounded(count=8 + len(group))
     if order >= 2 and value.low > 0:
@@ -135,7 +135,7 @@ def squares_over(expression: Expression, group: rules.Entries, divisor: Abstract
     if any(not e.is_affine and (e.value.low if e.sign > 0 else -e.value.high) < 0 for e in group):
         raise MissingRule("the square of a curved term that can change its sign", None, "square affine expressions")
     inner = [entry.behind or entry for entry in group]
-    smallest, sizes = rules.sizes(*rules.entry_ends(group))
+    smallest, sizes = abs_ends(*rules.entry_ends(group))
     least = float((smallest**2).sum())
     most = min(norm_up(sizes), rules.norm_of(inner))
     value = Interval(least / y.high, max(most * most, least) / low)

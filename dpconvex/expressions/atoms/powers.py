@@ -13,7 +13,7 @@ from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.discipline import sign
 from dpconvex.expressions.expression import ATOM, Expression, Shape, constant
 from dpconvex.expressions.polynomial import Polynomial
-from dpconvex.numerics import Interval
+from dpconvex.numerics import Interval, abs_ends
 from dpconvex.util.arrays import Array
 
 # Largest logarithm of a power: so that products of a few powers with usual numbers are finite.
@@ -166,7 +166,7 @@ def power_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
 def power_bend(expression: Expression, weights: Array, reach: ArgumentRange) -> Array | None:
     """Return lower bounds on the curvature of weighted powers: at the argument nearest to 0 (p >= 2) or farthest (p < 2)."""
     p = expression.option("p")
-    nearest = rules.sizes(reach.low, reach.high)[0] if is_whole_line(p) else np.maximum(reach.low, 0.0)
+    nearest = abs_ends(reach.low, reach.high)[0] if is_whole_line(p) else np.maximum(reach.low, 0.0)
     return rules.claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else rules.at_most(reach.high) ** (p - 2))
 
 

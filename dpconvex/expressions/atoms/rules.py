@@ -130,11 +130,6 @@ def rounded_low(value: Interval) -> float:
     return value.low - BOUND_SLACK * abs(value.high) if np.isfinite(value.high) else value.low
 
 
-def sizes(low: Array, high: Array) -> tuple[Array, Array]:
-    """Return lower and upper bounds on the absolute values of numbers in intervals."""
-    return np.maximum(np.maximum(low, -high), 0.0), np.maximum(np.abs(low), np.abs(high))
-
-
 def entry_ends(group: Sequence[AbstractValue]) -> tuple[Array, Array]:
     if isinstance(group, AffineEntries):
         return group.ends
