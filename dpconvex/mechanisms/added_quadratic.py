@@ -40,7 +40,7 @@ def reference_radius(analysis: Analysis) -> float:
     Lengths of leaves become lengths of parameters by the longest row of `A_z`, regardless of factors of the loss.
     """
     form, norm = analysis.form, np.concatenate(analysis.gram.row_lengths)
-    offsets = list(map(analysis.offset_range, form.every_leaf))
+    offsets = [analysis.ranges[leaf][0] for leaf in form.every_leaf]
     low, high = (np.concatenate(ends) for ends in zip(*offsets, strict=True))
     moves = norm > CANCELLED * norm.max(initial=0.0)
     low, high, norm = low[moves], high[moves], norm[moves]

@@ -330,7 +330,7 @@ def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, s
 def margin_length(analysis: Analysis) -> float:
     """Return the length of parameters that moves a leaf by one unit: its offset's size (1 without one) over a row's norm."""
     longest = math.sqrt(max(float(analysis.gram.squared_norms(rows).max(initial=0.0)) for rows in analysis.gram.rows))
-    ends = map(analysis.offset_range, analysis.form.every_leaf)
+    ends = (analysis.ranges[leaf][0] for leaf in analysis.form.every_leaf)
     offset = max(max(float(np.abs(end).max(initial=0.0)) for end in pair) for pair in ends)
     return (offset if 0 < offset < math.inf else 1.0) / longest
 

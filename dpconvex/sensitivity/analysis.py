@@ -12,7 +12,6 @@ from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 from dpconvex.expressions.abstract_values import AbstractValue, NonsmoothPoint
 from dpconvex.expressions.expression import Expression
-from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.model.privacy import ONE_ROW, Person
 from dpconvex.numerics import SUM_SLACK, Ends, float_down, norm_up
 from dpconvex.sensitivity.curvature import Curvature, Joint, MeanJoint, curvature_bound, joint_form
@@ -73,18 +72,19 @@ class Analysis:
         return dict(zip(self.form.every_leaf, self.gram.rows, strict=True))
 
     @cached_property
-    def rounding(self) -> dict[int, Array]:
-        """Return bounds on the rounding errors of leaf entries with cancelling terms, by the id of the leaf's polynomial."""
-        leaves = self.form.every_leaf
-        return {id(self.expander.expand(leaf)): self.expander.rounding(leaf, self.form.reach)[0] for leaf in leaves}
+    def rounding(self) -> dict[Expression, Array]:
+        """Return bounds on the rounding errors of leaf entries with cancelling terms."""
+        return {leaf: self.expander.rounding(leaf, self.form.reach)[0] for leaf in self.form.every_leaf}
 
     @cached_property
-    def ranges(self) -> dict[int, tuple[Ends, Ends]]:
+    def ranges(self) -> dict[Expression, tuple[Ends, Ends]]:
+        """Return bounds on the offset c_z of each leaf over the record's domain, and on its entries over the domain and K."""
         form, polynomials = self.form, [self.expander.expand(leaf) for leaf in self.form.every_leaf]
         # At kinks no curvature bounds the effect of rounding on slopes, and steps may end where two pieces tie.
         blurred = bool(nonsmooth_nodes(form.losses))
-        rounding = np.concatenate([np.zeros(0), *(self.rounding[id(polynomial)] for polynomial in polynomials)])
-        return leaf_ranges(polynomials, self.gram, form.feasible, self.bases, blurred, rounding)
+        rounding = np.concatenate([np.zeros(0), *(self.rounding[leaf] for leaf in form.every_leaf)])
+        found = leaf_ranges(polynomials, self.gram, form.feasible, self.bases, blurred, rounding)
+        return dict(zip(form.every_leaf, found, strict=True))
 
     def _bounds(self, walker: AbstractInterpreter, k: int) -> LossBounds:
         loss = self.form.losses[k]
@@ -104,24 +104,20 @@ class Analysis:
         joint, name = joint_form(scalar, self.gram, dimension), f"loss for {values}" if values else "loss"
         return LossBounds(scalar, gradients, bound, dimension, curvature, joint, name, loss, walker)
 
-    def offset_range(self, leaf: Expression) -> tuple[Array, Array]:
-        """Return bounds on the offset c_z of a leaf over the record's domain; two arrays of shape (size,)."""
-        return self.ranges[id(self.expander.expand(leaf))][0]
-
-    def reach(self, polynomial: Polynomial, rows: Array) -> Ends:
+    def reach(self, leaf: Expression) -> Ends:
         """Return bounds on the entries of an affine leaf over the record's domain and K."""
-        return self.ranges[id(polynomial)][1]
+        return self.ranges[leaf][1]
 
-    def length(self, polynomial: Polynomial, rows: Array, places: list[int]) -> float:
+    def length(self, leaf: Expression, places: list[int]) -> float:
         """Return a bound on the Euclidean norm of the given entries of an affine leaf over the record's domain and K."""
-        part = polynomial.gathered(np.array(places))
-        near = norm_up(self.rounding[id(polynomial)][places])
-        return leaf_length(part, rows[places], self.gram, self.form.feasible, self.bases) + near
+        part = self.expander.expand(leaf).gathered(np.array(places))
+        near = norm_up(self.rounding[leaf][places])
+        return leaf_length(part, self.rows[leaf][places], self.gram, self.form.feasible, self.bases) + near
 
     @cached_property
     def largest_drop(self) -> float:
         """Return a bound on the loss at 0 minus the loss at any point of K, for one record; infinite if none is known."""
-        at_zero = AbstractInterpreter(self.expander, self.rows, lambda leaf, rows: self.ranges[id(leaf)][0])
+        at_zero = AbstractInterpreter(self.expander, self.rows, lambda leaf: self.ranges[leaf][0])
         drop = 0.0
         for loss, bounds in zip(self.form.losses, self.losses, strict=True):
             try:

@@ -11,7 +11,6 @@ from dpconvex.expressions.abstract_values import AbstractValue, AffineEntries
 from dpconvex.expressions.atoms.rules import Entries, entry_ends
 from dpconvex.expressions.expansion import Expander
 from dpconvex.expressions.expression import Expression
-from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.numerics import Ends, intervals
 from dpconvex.util.arrays import Array
 
@@ -23,7 +22,7 @@ class AbstractInterpreter:
         self,
         expander: Expander,
         leaves: Mapping[Expression, Array],
-        reach: Callable[[Polynomial, Array], Ends],
+        reach: Callable[[Expression], Ends],
         length: Callable[..., float] | None = None,
     ) -> None:
         self.expander, self.leaves, self.reach, self.length = expander, leaves, reach, length
@@ -45,15 +44,14 @@ class AbstractInterpreter:
         return entries
 
     def _leaf(self, expression: Expression) -> Entries:
-        polynomial = self.expander.expand(expression)
         rows = self.leaves[expression]
-        low, high = self.reach(polynomial, rows)
+        low, high = self.reach(expression)
         lost = np.isnan(low) | np.isnan(high)  # there is no bound
         low, high = np.where(lost, -np.inf, low), np.where(lost, np.inf, high)
         check_finite(low, high, expression)
         array = None
         if self.length is not None and len(rows) > 1:
-            array = partial(self.length, polynomial, rows)
+            array = partial(self.length, expression)
         return AffineEntries((low, high), rows, array)
 
     def derivation(self, expression: Expression, seen: set[Expression]) -> Derivation:

@@ -1,6 +1,7 @@
 """Ranges of affine leaves ``A_z theta + c_z`` over the record's domain and K, bounded by a ball, a box and simplices."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,10 +21,10 @@ def leaf_ranges(
     bases: RecordVariables,
     blurred: bool,
     rounding: Array,
-) -> dict[int, tuple[Ends, Ends]]:
-    """Return, by id of the leaf, bounds on its offset c_z and on its entries; if `blurred`, also at computed points near K."""
+) -> list[tuple[Ends, Ends]]:
+    """Return bounds on the offset c_z and on the entries of each leaf; if `blurred`, also at computed points near K."""
     if not leaves:
-        return {}
+        return []
     ends = np.cumsum([0, *(leaf.size for leaf in leaves)])
     terms = stack_entries(leaves)
     offset = bases.range(terms.part(with_theta=False))
@@ -51,8 +52,7 @@ def leaf_ranges(
     near = APART * (np.where(np.isfinite(size), size, 0.0) + np.abs(offset).max(axis=0)) if blurred else 0.0
     near += rounding  # for terms that cancel
     least, most = np.minimum(least, most) - near, np.maximum(least, most) + near
-    spans = zip(leaves, ends, ends[1:], strict=False)
-    return {id(leaf): ((offset[0][a:b], offset[1][a:b]), (least[a:b], most[a:b])) for leaf, a, b in spans}
+    return [((offset[0][a:b], offset[1][a:b]), (least[a:b], most[a:b])) for a, b in pairwise(ends)]
 
 
 def leaf_length(

@@ -207,5 +207,6 @@ def bound_entries(expression: Expression, form: LossForm, ball: float) -> tuple[
     leaves = affine_leaves(expression)
     gram = GradientGram([form.expander.expand(leaf) for leaf in leaves], form.space, form.bases)
     known = dict(zip(leaves, gram.rows, strict=True))
-    walker = AbstractInterpreter(form.expander, known, lambda leaf, rows: reach_of(leaf, form.feasible, ball)[:2])
+    reach = {leaf: reach_of(form.expander.expand(leaf), form.feasible, ball)[:2] for leaf in leaves}
+    walker = AbstractInterpreter(form.expander, known, reach.__getitem__)
     return walker.walk(expression), gram

@@ -100,8 +100,8 @@ def test_gradients_and_their_differences(seed):
 
 
 def ranges(form):
-    known, polynomials = Analysis(form).ranges, [form.polynomial(leaf) for leaf in form.leaves[0]]
-    return [(p, *known[id(p)][1]) for p in polynomials]
+    known = Analysis(form).ranges
+    return [(form.polynomial(leaf), *known[leaf][1]) for leaf in form.leaves[0]]
 
 
 def sets(w, P, t, r):
