@@ -216,9 +216,7 @@ def observed_modulus(search: Search, size: int, added: float, shape: Array) -> t
 def broken(finding: Finding) -> str:
     relation = "falls below" if finding.lower_bound else "exceeds"
     said = f"the {NAMES[finding.constant]} is certified as {finding.certified:.12g}, but the observed value {relation} "
-    said += (
-        f"it: {finding.observed:.12g}. This is a defect of dpconvex; please report it with the template (unless the "
-    )
-    said += "certificate was changed, or belongs to another template)."
+    report = "This is a defect of dpconvex; please report it with the template (unless the certificate was changed, or"
+    said += f"it: {finding.observed:.12g}. {report} belongs to another template)."
     places = {name: getattr(finding, name) for name in ("record", "neighbour", "parameters")}
     return "\n".join([said, *(f"  {name}: {place_text(place)}" for name, place in places.items() if place is not None)])

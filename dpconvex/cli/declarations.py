@@ -119,10 +119,8 @@ def options_beside(problem: str, schema: Schema, options: Mapping[str, Any]) -> 
         found["exposure"] = 1.0
     elif "exposure" in ends and "dispersion" in allowed:
         low, high = ends["exposure"]
-        said = (
-            f"{problem} takes logarithms of exposures: declare a lower bound above 0, such as --exposure years=0.1,3."
-        )
-        require(low > 0, said)
+        how = "declare a lower bound above 0, such as --exposure years=0.1,3"
+        require(low > 0, f"{problem} takes logarithms of exposures: {how}.")
         found["offset"] = float(np.log(high / low) / 2)
     if "event" not in ends or "intervals" not in allowed:
         said = f"{problem}: name the column that says whether the event was seen, as --event died=no,yes; --label names the time."

@@ -39,11 +39,7 @@ def few_records(form: LossForm, certificate: Certificate, fits: bool = True) -> 
     if found >= FEW:
         return ""
     told = f"with {share:.2g} of the records on the steep side, estimated quantiles are too near to the median. "
-    of = (
-        f"{count} parameters, {each:g} for each score"
-        if each < count and "sqrt" not in symbols
-        else f"{count} parameters"
-    )
+    of = f"{count} parameters" + f", {each:g} for each score" * (each < count and "sqrt" not in symbols)
     symbols += f" / {privacy.most}" * (privacy.most > 1)
     why = f"{symbols} is {found:.2g} (docs/choosing.md). Below {FEW:g}, answers are often no better than a constant's"
     helps = "More records, a larger epsilon or fewer features help."

@@ -52,6 +52,7 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
     nodes, number = graph(form, [*template.losses, template.regularizer, *(a for c in constraints for a in c.args)])
     centres, tangents = witnesses(analysis, certificate, number) if certificate.curved else ([], [])
     matrix = best_structure(analysis) if certificate.noise == "matrix" else None
+    moments = mechanism_of(certificate).moments(form, certificate.privacy.adjacency) if sums else None
     proof = {
         "format": FORMAT,
         "claim": plain(certificate),
@@ -62,9 +63,7 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
         "centres": centres,
         "tangents": tangents,
         "modulus": exact(certificate.strong_convexity * (1 - 1e-13)),
-        "moments": plain_moments(mechanism_of(certificate).moments(form, certificate.privacy.adjacency))
-        if sums
-        else [],
+        "moments": plain_moments(moments) if moments else [],
         "sampled": sampled(certificate) if "sampling" in certificate.settings else {},
         "layout": matrix.layout.tolist() if matrix else [],
         "losses": [] if sums else [number[loss] for loss in template.losses],

@@ -220,11 +220,8 @@ class FitJob:
                 names, more = ", ".join(map(repr, far)), ", or pass a delta" * (not delta)
                 why = "noise is the same in all directions, but fields are in natural units"
                 yield f"{why}: scale {names} to -1 to 1 by public bounds{more}."
-            said = (
-                few_records(form_of(fit.template), fit.certificate),
-                constant_value(analyse(fit.template, fit.mechanism), fit.certificate),
-            )
-            yield from filter(None, said)
+            constant = constant_value(analyse(fit.template, fit.mechanism), fit.certificate)
+            yield from filter(None, (few_records(form_of(fit.template), fit.certificate), constant))
 
     @property
     def uncounted(self) -> bool:

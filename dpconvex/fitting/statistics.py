@@ -197,10 +197,8 @@ class Coefficients(StatedNumbers):
         wrong = np.any([part < 0 for part in errors]) or np.any([low > high for low, high in pairwise(ends)])
         squares = None if self.covariance is None else np.diag(self.covariance)
         wrong |= squares is not None and not np.allclose(squares, self.standard_errors**2, equal_nan=True)
-        require(
-            not wrong,
-            "Coefficients: standard errors are those of the covariance, and estimates lie in their intervals.",
-        )
+        said = "Coefficients: standard errors are those of the covariance, and estimates lie in their intervals."
+        require(not wrong, said)
 
     @classmethod
     def around(
@@ -330,10 +328,8 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
         mechanism = f"SufficientStatistics({statistics.certificate.noise!r}, residuals=True)"
         why = f"the squared response was not released; release it by dp.statistics(..., {mechanism})"
         raise TemplateError(f"coefficients: {why}. Without standard errors, `fit()` still works.")
-    if len(noisy.parts) > 1:
-        raise TemplateError(
-            "coefficients: the loss is a sum of several regressions; use dp.intervals(template, None, data, ...)."
-        )
+    said = "coefficients: the loss is a sum of several regressions; use dp.intervals(template, None, data, ...)."
+    require(len(noisy.parts) < 2, said)
     q = noisy.hessian.toarray()
     values, vectors = np.linalg.eigh(q)
     edge = noisy.edge(np.arange(len(q)))
@@ -354,9 +350,7 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     least = 2 * noisy.deviation * float(np.linalg.norm(noisy.value_map(theta)))
     variance = max(squares, least) / max(count - len(q), 1.0)
     of_noise = inverse @ covariance @ inverse
-    of_residuals = (
-        statistics.certificate.privacy.person.weight * variance * inverse
-    )  # a person's residuals may be alike
+    of_residuals = statistics.certificate.privacy.person.weight * variance * inverse  # a person's may be alike
     estimates, deviation = theta - inverse @ bias, float(np.sqrt(variance))
     paid: Any = {"not_private_because": statistics.not_private_because, "learnt": statistics.learnt}
     both = of_noise + of_residuals
