@@ -317,16 +317,6 @@ class Models:
         self.sampling, self.slow, self.current = True, 0, None
 
 
-def point_between(problem: Problem, now: Iterate, found: Iterate) -> Iterate:
-    """Return the point between two points of K where their slopes predict the least f; the second point without a minimum."""
-    move = found.theta - now.theta
-    down, up = float(now.gradient @ move), float(found.gradient @ move)
-    if not (down < 0 < up < np.inf):
-        return found
-    theta = now.theta + min(max(down / (down - up), 0.05), 0.95) * move
-    return at_point(problem, theta, *problem.smooth(theta))
-
-
 def descend(problem: Problem, plain: Coordinates, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
     """Take steps until the certified distance reaches the tolerance, or steps no longer help."""
     now, stalled, failed, shift = best, 0, False, 0.0
@@ -344,9 +334,6 @@ def descend(problem: Problem, plain: Coordinates, best: Iterate, tolerance: floa
         found = at_point(problem, theta, *problem.smooth(theta))
         predicted, held = model.decrease(now, theta, shift)
         model.learn(now, found)
-        if found.value > now.value - POOR * predicted and predicted > ROUNDING_SHARE * abs(now.value):
-            found = point_between(problem, now, found)
-            model.learn(now, found)
         gain = found.distance_bound / now.distance_bound
         drowned = not predicted > ROUNDING_SHARE * abs(now.value)  # then distances must shrink
         ratio = (1.0 if gain < 0.9 else -1.0) if drowned else (now.value - found.value) / predicted
