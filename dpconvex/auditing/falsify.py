@@ -13,7 +13,7 @@ from dpconvex.errors import DPConvexError
 from dpconvex.fitting.verify import analyse
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.sets.region import slope_of
+from dpconvex.sets.quadratics import slope_of
 from dpconvex.util.arguments import COUNT, instance, refuse, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import html_table, paragraph

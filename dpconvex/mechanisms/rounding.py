@@ -18,8 +18,16 @@ from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import bound_entries, largest_row_sum
 from dpconvex.sets.certified_distance import longest_row, relative_rounding
 from dpconvex.sets.kinks import Kinks, split_kinks
-from dpconvex.sets.quadratics import CurvatureBounds, as_quadratic, as_squares, linear_parts, quadratic_of, weighted_sum
-from dpconvex.sets.region import Region, slope_of
+from dpconvex.sets.quadratics import (
+    CurvatureBounds,
+    as_quadratic,
+    as_squares,
+    linear_parts,
+    quadratic_of,
+    slope_of,
+    weighted_sum,
+)
+from dpconvex.sets.region import Region
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 from dpconvex.util.summation import public_norms

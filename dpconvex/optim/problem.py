@@ -23,9 +23,9 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.model.template import Template
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.kinks import Kinks, split_kinks
-from dpconvex.sets.quadratics import CurvatureBounds, Quadratic
+from dpconvex.sets.quadratics import CurvatureBounds, Quadratic, SmoothExpression
 from dpconvex.sums.batch_loss import BatchedLoss
-from dpconvex.sums.forms import SmoothExpression, public_part
+from dpconvex.sums.forms import public_part
 from dpconvex.util.arrays import Array, frozen
 from dpconvex.util.summation import SumLengths, public_norms
 

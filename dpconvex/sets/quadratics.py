@@ -220,6 +220,43 @@ class Quadratic:
         return self.hessian
 
 
+@dataclass(frozen=True, eq=False)
+class SmoothExpression:
+    """A public scalar as a function of the coordinates, with the methods of `Quadratic`."""
+
+    root: Expression
+    space: Space
+
+    def _at(self, points: Array) -> tuple[Array, Array]:
+        """Return values, shape (m,), and gradients, shape (dim, m), at real or complex points, shape (dim, m)."""
+        blocks, many = self.space.blocks.values(), points.shape[1:]
+        leaves: dict[Expression, Any] = {
+            block.variable: (block.lift @ points[block.slice]).reshape((*block.variable.shape, *many), order="F")
+            for block in blocks
+        }
+        found = over_records([self.root], leaves)
+        with np.errstate(all="ignore"):
+            known = gradients(list(found), found, self.root)
+        slopes = [np.zeros((0, *many))]
+        for block in blocks:
+            slope = np.broadcast_to(known.get(block.variable, 0.0), (*block.variable.shape, *many))
+            slopes.append(block.lift.T @ slope.reshape((-1, *many), order="F"))
+        return np.broadcast_to(found[self.root], many), np.concatenate(slopes)
+
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
+        """Return the value and the gradient; a subgradient where there are kinks."""
+        value, slope = self._at(theta[:, None])
+        return float(value[0]), slope[:, 0]
+
+    def hessian_at(self, theta: Array) -> sp.csr_array:
+        return sp.csr_array(np.imag(self._at(theta[:, None] + 1j * STEP * np.eye(len(theta)))[1]) / STEP)
+
+
+def slope_of(expression: Expression, space: Space, x: Array) -> Array:
+    """Return a subgradient of a public scalar at a point, shape (dim,)."""
+    return SmoothExpression(expression, space).value_and_gradient(x)[1]
+
+
 @dataclass(frozen=True)
 class CurvatureBounds:
     """Bounds on the Hessian of a regularizer's smooth part, as declared, not multiplied by the number of records."""
@@ -263,20 +300,3 @@ def as_squares(part: Expression, weights: Array) -> tuple[Expression, Array] | N
     if part.atom is QUAD_OVER_LIN and inner.is_affine and part.args[1].is_constant:
         return inner, (weights / float(part.args[1].number))[groups(part)]
     return None
-
-
-def subgradient(root: Expression, leaves: Mapping[Expression, Any]) -> dict[Variable, Array]:
-    found = over_records([root], {leaf: np.asarray(value, dtype=float)[..., None] for leaf, value in leaves.items()})
-    with np.errstate(all="ignore"):
-        known = gradients(list(found), found, root)
-    return {leaf: np.broadcast_to(known.get(leaf, np.zeros(1))[..., 0], leaf.shape) for leaf in root.variables}
-
-
-def hessian_product(
-    root: Expression, leaves: Mapping[Expression, Array], moves: Mapping[Variable, Array]
-) -> dict[Variable, Array]:
-    """Return the Hessian of a scalar expression times m directions, shape (..., m) for each variable, where it is smooth."""
-    found = over_records([root], {leaf: leaves[leaf][..., None] + 1j * STEP * move for leaf, move in moves.items()})
-    with np.errstate(all="ignore"):
-        known = gradients(list(found), found, root)
-    return {leaf: np.imag(known[leaf]) / STEP for leaf in root.variables if leaf in known}

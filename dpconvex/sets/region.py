@@ -29,21 +29,21 @@ from dpconvex.sets.quadratics import (
     Affine,
     Parts,
     Reading,
+    SmoothExpression,
     affine_map,
     affine_polynomial,
     as_paraboloid,
     as_squares,
     expand_maxima,
     groups,
-    hessian_product,
     is_euclidean,
     level_of,
     linear_parts,
     reading_of,
     select_rows,
+    slope_of,
     stack_maps,
     stack_weighted,
-    subgradient,
     weighted_sum,
 )
 
@@ -379,19 +379,7 @@ class Region:
             for root, weight in zip(self.curved, weights, strict=True)
             if len(weight) == root.size and weight.any() and not has_kinks(root)
         ]
-        moves, result = {}, np.zeros((self.dim, self.dim))
-        for block in self.space.blocks.values():
-            move = block.lift @ np.eye(self.dim)[block.slice]
-            moves[block.variable] = move.reshape((*block.variable.shape, -1), order="F")
-        found = hessian_product(add(*terms), self.space.leaves(x.astype(float)), moves) if terms else {}
-        for variable, change in found.items():
-            block = self.space.blocks[variable.name]
-            whole = np.broadcast_to(change, (*variable.shape, self.dim)).reshape((-1, self.dim), order="F")
-            result[block.slice] += block.lift.T @ whole
-        return np.where(np.isfinite(result), (result + result.T) / 2, 0.0)
-
-
-def slope_of(expression: Expression, space: Space, x: Array) -> Array:
-    """Return a subgradient of a public scalar at a point, shape (dim,)."""
-    slopes = {variable.name: slope for variable, slope in subgradient(expression, space.leaves(x)).items()}
-    return space.pack(space.unpack(np.zeros(space.dim)) | slopes)
+        if not terms:
+            return np.zeros((self.dim, self.dim))
+        found = SmoothExpression(add(*terms), self.space).hessian_at(x.astype(float)).toarray()
+        return np.where(np.isfinite(found), (found + found.T) / 2, 0.0)

@@ -22,7 +22,7 @@ from dpconvex.expressions.polynomial import Polynomial, concatenate, numbered_ro
 from dpconvex.model.template import Template
 from dpconvex.numerics import BOUND_SLACK
 from dpconvex.sensitivity.loss_form import LARGEST_DEGREE, affine_leaves, expander_of
-from dpconvex.sets.quadratics import Quadratic, as_quadratic
+from dpconvex.sets.quadratics import Quadratic, SmoothExpression, as_quadratic
 from dpconvex.sums.design import TABLE, Design
 from dpconvex.sums.programs import Lowered, entry_rows, lowered
 from dpconvex.util.arrays import Array, Indices, powers_of_two
@@ -151,31 +151,11 @@ def entries_of(polynomial: Polynomial) -> NDArray[np.bool_]:
     return np.stack([np.bincount(entry, minlength=polynomial.size) > 0 for entry in found])
 
 
-@dataclass(frozen=True, eq=False)
-class SmoothExpression:
-    """A public expression with slots, as a function of the coordinates, with the methods of `Quadratic`."""
-
-    lowered: Lowered
-    lift: sp.csr_array  # from coordinates to entries of the slots
-
-    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        value, slope = self.lowered.gradient((self.lift @ theta)[:, None], [], 1)
-        return float(value[0]), np.asarray(self.lift.T @ slope[:, 0])
-
-    def hessian_at(self, theta: Array) -> sp.csr_array:
-        along = self.lift.toarray()
-        products = self.lowered.hessian_product((self.lift @ theta)[:, None], along, [], along.shape[1])
-        return sp.csr_array(self.lift.T @ products)
-
-
 @once
 def public_part(template: Template, space: Space, part: Expression | None = None) -> SmoothExpression | Quadratic:
     """Return the regularizer, or a part, as declared: per record, not times the number of records."""
     part = part or template.regularizer
-    if found := as_quadratic(part, space):
-        return found
-    own = lowered(part, entry_rows(space))
-    return SmoothExpression(own, entries_matrix(space)[own.place])
+    return as_quadratic(part, space) or SmoothExpression(part, space)
 
 
 @once
