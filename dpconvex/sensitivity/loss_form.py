@@ -85,8 +85,7 @@ class LossForm:
     @cached_property
     def basis(self) -> sp.csc_array:
         """Return an orthonormal basis of the sensitive subspace U, shape (dim, p); noise is needed only in U."""
-        columns = coefficient_vectors(list(map(self.polynomial, self.every_leaf)), self.space.dim)
-        return basis_of(columns, self.space.dim)
+        return basis_of(coefficient_vectors(list(map(self.polynomial, self.every_leaf)), self.space.dim))
 
     @cached_property
     def identified(self) -> tuple[Array, Array]:

@@ -146,7 +146,7 @@ def factor(leaves: Sequence[Polynomial], classes: Indices, positions: Indices) -
 def row_space(matrix: Array) -> Array:
     """Return an orthonormal basis of the span of the rows, as columns; the identity if they span everything."""
     rows = matrix[matrix.any(axis=1)]
-    basis = basis_of(distinct_columns(sp.csc_array(rows.T), matrix.shape[1]), matrix.shape[1])
+    basis = basis_of(distinct_columns(sp.csc_array(rows.T)))
     return np.eye(len(basis.indptr) - 1) if np.equal(*basis.shape) else basis.toarray()
 
 

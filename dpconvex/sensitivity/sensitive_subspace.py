@@ -12,8 +12,9 @@ from dpconvex.util.arrays import Array
 ROUNDS = 8  # Rounds of scaling the rows and columns of a matrix
 
 
-def basis_of(columns: sp.csc_array, dim: int) -> sp.csc_array:
+def basis_of(columns: sp.csc_array) -> sp.csc_array:
     """Return an orthonormal basis of a subspace that contains the given nonzero columns, component by component."""
+    dim = columns.shape[0]
     graph = sp.block_array([[None, columns], [columns.T, None]], format="csr")
     label = sp.csgraph.connected_components(graph, directed=False)[1]
     order = np.argsort(label[dim:], kind="stable")
@@ -77,10 +78,11 @@ def coefficient_vectors(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
     if not len(terms.entry):
         return sp.csc_array((dim, 0))
     column = numbered_rows(np.column_stack([terms.entry, terms.monomial]))[1]
-    return distinct_columns(sp.csc_array((terms.coefficient, (terms.coordinate, column))), dim)
+    shape = dim, int(column.max()) + 1
+    return distinct_columns(sp.csc_array((terms.coefficient, (terms.coordinate, column)), shape=shape))
 
 
-def distinct_columns(matrix: sp.csc_array, dim: int) -> sp.csc_array:
+def distinct_columns(matrix: sp.csc_array) -> sp.csc_array:
     """Drop columns that are multiples of others."""
     matrix.sort_indices()
     lengths, first = np.diff(matrix.indptr), [np.zeros(0, dtype=np.int64)]
@@ -91,9 +93,7 @@ def distinct_columns(matrix: sp.csc_array, dim: int) -> sp.csc_array:
         number = numbered_rows(np.concatenate([matrix.indices[places], data.view(np.int64)], axis=1))[1]
         distinct = np.unique(number, return_index=True)[1]
         first.append(columns[distinct])
-    kept = sp.csc_array(matrix[:, np.sort(np.concatenate(first))])
-    kept.resize((dim, kept.shape[1]))
-    return kept
+    return sp.csc_array(matrix[:, np.sort(np.concatenate(first))])
 
 
 def rank_tolerance(shape: tuple[int, ...]) -> float:
