@@ -148,7 +148,7 @@ def minimise_by_cone(form: LossForm, hessian: Any, slope: Array, size: float) ->
     # Units in which answers are about 1, unless K is far from it or near 0: solvers lose short entries beside long ones
     units = units * max(float(np.nanmax(np.abs(units * slope))), 1.0)
     minimise = partial(cones_of(form).minimise, hessian, -slope, cost=size)
-    for own in (units, 1.0):
+    for own in (units, 1.0, 1e3, 1e6):  # K may be far away
         if (theta := minimise(own)) is not None:
             length = float(np.nanmax(np.abs(theta / own)))
             closer = minimise(length * own) if 0 < length < SHORT_ANSWER else None

@@ -162,6 +162,18 @@ def test_models_of_any_size_have_a_least_point_under_constraints(power, far):
     np.testing.assert_allclose(found, form.feasible.project(target), atol=1e-6)
 
 
+@pytest.mark.parametrize("curvature", [1e3, 1.57e9, 3e12])
+def test_models_have_a_least_point_in_sets_far_from_zero(curvature):
+    """Neither the model's unit nor 1 was near the size of K: paid fits failed."""
+    w, center = cp.Variable(5, name="w"), np.full(5, 45056.8)
+    record = dp.Record(x=dp.Ball(5), y=dp.Choice([-1, 1]))
+    template = dp.Template(record, lambda x, y: cp.abs(x @ w - y), constraints=[cp.norm(w - center) <= 15018.9])
+    form = analyse(template, dp.AdaptiveSteps()).form
+    slope = np.array([300.0, -450.0, -300.0, -200.0, 300.0])
+    found = least_point(form, sp.csr_array(curvature * np.eye(5)), slope, 1.0)
+    np.testing.assert_allclose(found, form.feasible.project(slope / curvature), rtol=1e-6)
+
+
 @pytest.mark.parametrize("held", ["a norm", "a ball"])
 def test_baselines_without_a_proved_minimiser_are_found(held):
     w, b = cp.Variable(6, name="w"), cp.Variable(name="b")
