@@ -188,6 +188,13 @@ def test_products_with_a_number_keep_its_sign(ends, low, high):
     assert cross.high == -cross.low == pytest.approx(max(map(abs, ends)))
 
 
+def test_an_inner_product_keeps_its_range_beside_other_terms():
+    """``<x, x'>`` of two records is not negative in this box, whatever is added: here ``x_1^2 x_1'^2``, of at most 4."""
+    bases = RecordVariables(dp.Record(x=Box([0.0, 0.0], [1.0, 1.0])).continuous)
+    cross = form_range(sp.csr_array(np.eye(3)), np.array([[-1, 0], [-1, 1], [0, 0]]), bases, same=False)
+    assert (cross.low, cross.high) == pytest.approx((-4.0, 6.0))
+
+
 @pytest.mark.parametrize(("limit", "what"), [("FORMS", "different forms"), ("PRODUCTS", "products")])
 def test_too_many_forms_are_refused(limit, what, monkeypatch):
     monkeypatch.setattr(module, f"LARGEST_NUMBER_OF_{limit}", 10)
