@@ -1,8 +1,7 @@
 """Derivation trees: the rule that proved each constant of each subexpression, with its source."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from dpconvex.errors import readable, shorten
 from dpconvex.util.markup import upward
@@ -28,6 +27,3 @@ class Derivation:
         yield "  " * depth + "  ".join(filter(None, parts))
         for child in self.children:
             yield from child.lines(depth + 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)

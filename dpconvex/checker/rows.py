@@ -301,15 +301,12 @@ def block_range(first: Kind, second: Kind, block: Block, record: RecordBounds, s
             for y in (y for y in set(side) if record.sizes[record.owner[y]] == 1):
                 found = times(found, power(record.ranges[y], side.count(y)))
         return found
-    if lines == turned:
-        size *= max(map(abs, spectrum(lines)))
-    else:  # the smaller product of the matrix with its transpose
-        gram: Matrix = defaultdict(lambda: defaultdict(Fraction))
-        for line in max(lines, turned, key=len).values():
-            spend(2 * len(line) ** 2)
-            for (i, a), (j, b) in product(line.items(), repeat=2):
-                gram[i][j] += a * b
-        size *= root(spectrum(gram)[1])[1]
+    gram: Matrix = defaultdict(lambda: defaultdict(Fraction))  # the smaller product of the matrix with its transpose
+    for line in max(lines, turned, key=len).values():
+        spend(2 * len(line) ** 2)
+        for (i, a), (j, b) in product(line.items(), repeat=2):
+            gram[i][j] += a * b
+    size *= root(spectrum(gram)[1])[1]
     return outward(-size, size)
 
 
