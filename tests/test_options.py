@@ -254,6 +254,7 @@ CALLS = {
     "noisy Frank-Wolfe without a delta": (lambda given: dp.verify(given, PURE, 100, dp.NoisyFrankWolfe()), SPARSE),
     "vertices": (lambda given: dp.NoisyFrankWolfe(vertices=given), 0),
     "a delta of groups": (partial(dp.verify(LOGISTIC, PURE, 100).for_group, 2), -1.0, np.nan, "a"),
+    "a certificate as data": (dp.Certificate.from_dict, None, [1]),
     "a certificate to compare": (dp.verify(LOGISTIC, PURE, 100).compare, PURE),
     "fits to tune": (beside(dp.tune, candidates=[LOGISTIC] * 2, data=SIGNED, **PAID), *MISTAKES),
     "repeated fits to tune": (beside(dp.tune_repeated, candidates=[LOGISTIC] * 2, data=SIGNED, **PAID), *MISTAKES),

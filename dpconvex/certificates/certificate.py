@@ -26,11 +26,16 @@ from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.gaussian import TRUNCATED, failure_delta
 from dpconvex.noise.samplers import SPHERICAL
-from dpconvex.util.arguments import BELOW_ONE, recast, require, whole
+from dpconvex.util.arguments import BELOW_ONE, instance, recast, require, whole
 from dpconvex.util.plain_data import build, without_missing
 
 MOST_PEOPLE = 10**6  # Largest group for group privacy
 QUICK = 3000  # Proofs of at most this many bytes are checked when they are read
+
+
+def setting(name: str, default: float | None) -> Any:
+    """Return a property that reads a setting of a certificate, with a default."""
+    return property(lambda certificate: certificate.settings.get(name, default))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +140,8 @@ class Certificate(CertificateText):
     )
     provided: ClassVar[tuple[str, ...]] = ()
 
+    smoothing = setting("smoothing", 0.0)  # half the width over which nonsmooth points of the loss are smoothed
+
     def __init_subclass__(cls, perturbed: str) -> None:
         Certificate.kinds[perturbed] = cls
 
@@ -163,11 +170,6 @@ class Certificate(CertificateText):
     def noise_delta(self) -> float:
         """The part of delta that pays for the mechanism's noise: delta less that of residual noise and clustering."""
         return max(self.delta - sum(part.delta for part in (self.cover, self.clustering) if part is not None), 0.0)
-
-    @property
-    def smoothing(self) -> float:
-        """Half the width over which nonsmooth points of the loss are smoothed; 0 without smoothing."""
-        return self.settings.get("smoothing", 0.0)
 
     @property
     def is_gaussian(self) -> bool:
@@ -275,6 +277,7 @@ class Certificate(CertificateText):
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """Rebuild a certificate from `to_dict`; raise `TemplateError` if its event contradicts its numbers."""
+        instance(dict, "as `to_dict` returns it").check("from_dict", data=data)
         data = dict(data)
         require(not data.pop("whitening", None), "its records were whitened, which this version does not do: fit again")
         learnt = build(Learnt | None, data.pop("learnt", None), where="the cost of the schema")
@@ -328,11 +331,6 @@ class OutputCertificate(Certificate, perturbed="output"):
     @property
     def gaussian_level(self) -> float | None:
         return self.sensitivity / self.strong_convexity / self.noise_scale if self.is_gaussian else None
-
-
-def setting(name: str, default: float | None) -> Any:
-    """Return a property that reads a setting of a certificate, with a default."""
-    return property(lambda certificate: certificate.settings.get(name, default))
 
 
 class DescentCertificate(Certificate, perturbed="gradients"):

@@ -97,8 +97,8 @@ class Comparison:
         a, b = self.first.expected_shift, self.second.expected_shift
         verdict = "Both perturb the answer equally."
         if abs(a - b) > 1e-6 * max(a, b):
-            ratio = f"{max(a, b) / min(a, b):.3g}"
-            verdict = f"The {'first' if a < b else 'second'} perturbs the answer less: bounds differ {ratio}-fold."
+            ratio = f": bounds differ {max(a, b) / min(a, b):.3g}-fold" if min(a, b) else ""
+            verdict = f"The {'first' if a < b else 'second'} perturbs the answer less{ratio}."
         for kind in ("statistics", "queries"):
             if (self.first.perturbed == kind) != (self.second.perturbed == kind):
                 verdict = f"Noise on {kind} and noise on an answer do not compare directly."

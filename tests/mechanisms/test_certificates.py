@@ -206,3 +206,12 @@ def test_adaptive_steps_say_that_nothing_of_the_loss_was_proved():
     assert steps.for_group(3).epsilon > 1
     with pytest.raises(dp.TemplateError, match="its records were whitened"):
         dp.Certificate.from_dict(dict(steps.to_dict(), whitening={"epsilon": 0.1}))
+
+
+def test_certificates_are_compared_by_how_far_noise_moves_the_answer():
+    one = dp.verify(LEARNER, dp.Privacy(1.0), 1000)
+    double, still = (
+        one.copied(event=None, **less) for less in ({"noise_scale": 2 * one.noise_scale}, {"diameter": 0.0})
+    )
+    said = [repr(one.compare(other)).splitlines()[-1] for other in (one, double, still)]
+    assert ["equally" in said[0], "2-fold" in said[1], "second" in said[2]] == [True] * 3
