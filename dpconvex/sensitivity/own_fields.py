@@ -7,7 +7,7 @@ import numpy as np
 from dpconvex.data.domains import Box
 from dpconvex.data.record import Record
 from dpconvex.expressions.atoms.arithmetic import ADD, DIVIDE, MATMUL, MULTIPLY, NEGATE
-from dpconvex.expressions.atoms.arrangement import BROADCAST, INDEX, RESHAPE, TRANSPOSE
+from dpconvex.expressions.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, TRANSPOSE
 from dpconvex.expressions.atoms.powers import POWER
 from dpconvex.expressions.expression import Constant, Expression, Field, postorder
 from dpconvex.numerics import abs_ends
@@ -16,7 +16,7 @@ from dpconvex.util.arrays import powers_of_two
 from dpconvex.util.runtime import once
 
 # Entrywise atoms: no bit of a record's values depends on other records.
-ENTRYWISE = (ADD, NEGATE, MULTIPLY, DIVIDE, BROADCAST, INDEX, RESHAPE, TRANSPOSE)
+ENTRYWISE = (ADD, NEGATE, MULTIPLY, DIVIDE, BROADCAST, CONCATENATE, INDEX, RESHAPE, TRANSPOSE)
 MOST, LEAST, LARGEST = 1024, 1e-100, 1e100  # Limits of a function: number of entries, size of its bounds
 UNEVEN = 16.0  # Largest ratio of two bounds of a field: rows are rounded to a grid that fits the largest bound
 
@@ -71,7 +71,8 @@ def is_own(function: Expression) -> bool:
     changed = any(
         node.atom is ADD or any(isinstance(side, Constant) and side.size > 1 for side in node.args) for node in inner
     )
-    return (changed or bends(function)) and is_entrywise(function)
+    stacked = any(node.atom is CONCATENATE for node in inner)  # arithmetic of stacks alone learns as well without
+    return (bends(function) or (changed and not stacked)) and is_entrywise(function)
 
 
 def is_entrywise(function: Expression) -> bool:
