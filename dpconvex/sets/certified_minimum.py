@@ -149,23 +149,9 @@ def bundle_method(function: Smooth, region: Region, x: Array, tolerance: float) 
             break
         largest = max(float(z.max(initial=0.0)) for z in multipliers)
         pulling = [z.max(initial=0.0) > 1e-9 * largest for z in multipliers[count:]]
-        bundle = [nearer_cut(region, block, near) for block, pulls in zip(bundle, pulling, strict=True) if pulls]
-        bundle += [cut for cut in region.cuts(end) if not any(is_same(cut, block) for block in bundle)]
+        bundle = [block for block, pulls in zip(bundle, pulling, strict=True) if pulls] + region.cuts(end)
         unit = min(max(float(np.linalg.norm(move.astype(float))), 1e-13 * size), size)
     return best
-
-
-def nearer_cut(region: Region, block: ConeBlock, x: Array) -> ConeBlock:
-    """Return the same linearisation at a point nearer to x, if there is one: rounding errors grow with the distance."""
-    assert block.point is not None
-    found = region.cuts(x + 1e-3 * (block.point - x))
-    return next((cut for cut in found if is_same(cut, block)), block)
-
-
-def is_same(one: ConeBlock, other: ConeBlock) -> bool:
-    pair = ((cut.matrix, cut.offset - cut.matrix @ cut.point) for cut in (one, other))
-    rows, others = (np.column_stack([matrix.toarray(), level]).astype(float) for matrix, level in pair)
-    return rows.shape == others.shape and bool(np.abs(rows - others).max() <= 1e-12 * np.abs(rows).max())
 
 
 def linearised(block: ConeBlock, x: Array, reach: float, z: Array, size: float) -> tuple[ConeBlock, Any, Array | float]:
