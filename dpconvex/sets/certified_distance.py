@@ -54,7 +54,7 @@ def certified_distance(
     mu, count = function.modulus, len(function.costs)
     duals = [block.dual(z) for block, z in zip(blocks, multipliers, strict=True)]
     if count:
-        duals = scale_to_costs(blocks, duals, function.costs, x)
+        duals = scale_to_costs(blocks, duals, function.costs)
     spaces = [block.half_space(z, x) for block, z in zip(blocks, duals, strict=True)]
     slope = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
     if count:
@@ -78,23 +78,14 @@ def certified_distance(
     return (residual + root) / (mu if count else 2 * mu) + off + rounded
 
 
-def scale_to_costs(blocks: Sequence[ConeBlock], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
-    """Return multipliers scaled to add up to the cost of each height; if all are 0, the conditions nearest to equality pay."""
+def scale_to_costs(blocks: Sequence[ConeBlock], multipliers: Sequence[Array], costs: Array) -> list[Array]:
+    """Return multipliers scaled to add up to the cost of each height; where all are 0, they stay 0, and prove nothing."""
     count = len(costs)
     heights = [abs(sp.coo_array(block.matrix[:, -count:])) for block in blocks]
-    given, least = [np.array(z) for z in multipliers], np.full(count, np.inf)
-
-    def said() -> Array:
-        pairs = zip(heights, given, strict=True)
-        return np.sum([np.bincount(t.col, (t.data * z[t.row]).astype(float), count) for t, z in pairs], axis=0)
-
-    slacks = [block.at(x)[table.row].astype(float) for block, table in zip(blocks, heights, strict=True)]
-    for table, slack in zip(heights, slacks, strict=True):
-        np.minimum.at(least, table.col, slack)
-    silent = said() == 0
-    for table, slack, z in zip(heights, slacks, given, strict=True):
-        np.add.at(z, table.row, (slack <= least[table.col]) & silent[table.col])
-    scale = costs / said()
+    given, paid = [np.array(z) for z in multipliers], np.zeros(count)
+    for table, z in zip(heights, given, strict=True):
+        paid += np.bincount(table.col, (table.data * z[table.row]).astype(float), count)
+    scale = np.divide(costs, paid, out=np.zeros(count), where=paid > 0)
     for block, table, z in zip(blocks, heights, given, strict=True):
         if block.kind == NONNEGATIVE:
             z[table.row] *= scale[table.col]
