@@ -109,10 +109,12 @@ class Curve(NamedTuple):
         return (max(low - 0.1 * (high - low), 0.0), min(high + 0.1 * (high - low), 1.0)) if low < high else (0.0, 1.0)
 
 
-def estimate(values: Array, most: float = 1.0, least: float = 0.0, blur: float = 0.0) -> Estimate:
-    """Return the first value, less its bias by the replicates, and its interval.
+def estimate(
+    values: Array, most: float = 1.0, least: float = 0.0, blur: float = 0.0, unbiased: bool = True
+) -> Estimate:
+    """Return the first value, less its bias by the replicates unless `unbiased` is False, and its interval.
 
-    The interval allows for a blur.  It is undetermined if it is longer than half of its possible range.
+    The interval allows for the bias and a blur.  It is undetermined if it is longer than half of its possible range.
     """
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn) or not np.isfinite(values[0]):
@@ -120,17 +122,18 @@ def estimate(values: Array, most: float = 1.0, least: float = 0.0, blur: float =
     middle = float(np.median(drawn))  # a few replicates are far out in the noise
     bias, spread = middle - values[0], np.quantile(np.abs(drawn - middle), LEVEL)
     reach = np.hypot(np.hypot(spread, WITHIN * bias), blur)
-    low, value, high = np.clip(values[0] - bias + np.array([-reach, 0.0, reach]), least, most).tolist()
+    low, value, high = np.clip(values[0] - bias * unbiased + np.array([-reach, 0.0, reach]), least, most).tolist()
     return Estimate(value, (low, high), (most - least) / 2)
 
 
 def gain(part: Array, whole: Array) -> Estimate:
     """Return one minus the ratio of two positive numbers; its interval covers the intervals of the ratio and of its logarithm.
 
-    It has no lower end if it is imprecise and the second number may be 0.
+    It has no lower end if it is imprecise and the second number may be 0.  The noise of the bias exceeds the bias.
     """
     parts = ratio(part, whole)
-    plain, log = estimate(parts, np.inf), estimate(np.log(np.maximum(parts, 1e-12)), np.inf, -np.inf)
+    log = estimate(np.log(np.maximum(parts, 1e-12)), np.inf, -np.inf, unbiased=False)
+    plain = estimate(parts, np.inf, unbiased=False)
     low, high = 1 - np.array([plain.interval, np.exp(log.interval)])[:, ::-1].T
     found = Estimate(1 - plain, (low.min(), high.max()), max(1.0, plain))
     endless = found.is_undetermined and estimate(whole, np.inf).interval[0] == 0
