@@ -35,8 +35,9 @@ LARGEST_CLIP = 1e75  # Squares of norms near the clip, and their factors, neithe
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
 # Limits of the step, in margins: movement of a margin by the noise of all steps; and movement by one step of all records'
 # clipped gradients, times the number of directions that records share evenly. A loss without a bound on its slope has a lower
-# limit. If curvature is known, the limit is also BENDS times its inverse.
-NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
+# limit; so has one with kinks and targets, whose slopes do not vanish. If curvature is known, the limit is also BENDS times its
+# inverse.
+NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, KINK_MARGIN, BENDS = 2.0, 45.0, 7.0, 0.2, 54.0
 GRAIN = 2.0**-53  # Sampling probabilities are multiples of this, as uniform variates are
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
 CLIPPED_SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
@@ -323,6 +324,9 @@ def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, s
     length, bend = margin_length(analysis), curvature_or_zero(analysis)
     most = min(NOISE_MARGIN * length / noise, 1 / stiff if stiff else math.inf)
     margin = STEP_MARGIN if analysis.unbounded is None else UNBOUNDED_MARGIN
+    targets = any(np.ptp(analysis.ranges[leaf][0], axis=0).any() for leaf in analysis.form.every_leaf)
+    if analysis.kink is not None and targets and not analysis.form.template.record.discrete:
+        margin = KINK_MARGIN
     longest = min(margin * length / (bound * records), BENDS / (bend * records) if bend else math.inf)
     return min(most, longest), min(most, max(analysis.form.bases.count, 1) * longest)
 

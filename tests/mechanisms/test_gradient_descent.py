@@ -213,3 +213,14 @@ def test_neighbours_at_a_tie_are_as_far_apart_as_certified():
     smooth = dp.Template(record, lambda x: cp.maximum(10 * x * w, 10.1) + 0.01 * x * w, 0.0, [cp.abs(w) <= 1])
     assert analyse(smooth).kink is None  # what stays below is left out
     assert analyse(smooth).gradient_bound == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("loss", [cp.abs, lambda u: cp.maximum(0.9 * u, -0.1 * u)], ids=["absolute", "quantile"])
+def test_steps_at_targets_with_kinks_do_not_grow_with_the_records(loss):
+    """Slopes of targets do not vanish far away: with more records, clipped steps went farther and farther past them."""
+    rng, w = np.random.default_rng(0), cp.Variable(3, name="w")
+    x = rng.uniform(-1, 1, (3_000, 3)) / 2
+    y = np.clip(x @ [0.5, -0.3, 0.2] + 0.05 * rng.normal(size=len(x)), -10, 10)
+    template = dp.Template(dp.Record(x=dp.Ball(3), y=dp.Box(-10, 10)), lambda x, y: loss(y - x @ w))
+    found = dp.solve(template, {"x": x, "y": y}, dp.Privacy(1.0, 1e-6), dp.NoisyGradientDescent(clip=1.0), seed=0)
+    assert loss(y - x @ found["w"]).value.mean() < 0.8 * loss(y).value.mean()
