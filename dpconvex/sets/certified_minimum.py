@@ -144,7 +144,8 @@ def bundle_method(function: Smooth, region: Region, x: Array, tolerance: float) 
         largest = max(float(z.max(initial=0.0)) for z in multipliers)
         pulling = [z.max(initial=0.0) > 1e-9 * largest for z in multipliers[count:]]
         bundle = [block for block, pulls in zip(bundle, pulling, strict=True) if pulls] + region.cuts(end)
-        unit = min(max(float(np.linalg.norm(move.astype(float))), 1e-13 * size), size)
+        # In units below the tolerance, conic solvers lose digits of multipliers.
+        unit = min(max(float(np.linalg.norm(move.astype(float))), tolerance, 1e-13 * size), size)
     return best
 
 

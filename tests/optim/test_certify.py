@@ -224,3 +224,16 @@ def test_no_fit_fails_for_the_size_of_kinks_beside_that_of_records(case):
     for x in (apart, corner, 0 * corner):
         for mechanism in (dp.ObjectivePerturbation("gamma"), dp.ObjectivePerturbation("gaussian")):
             dp.solve(template, {"x": x, "y": y}, dp.Privacy(10.0, 1e-3), mechanism)
+
+
+@pytest.mark.parametrize("seed", [44, 52, 59])
+def test_bundles_are_certified_where_two_singular_values_are_the_largest(seed):
+    """Three of a hundred draws were paid for and failed: in units below the tolerance, multipliers lost their digits."""
+    w = cp.Variable((3, 3), symmetric=True, name="w")
+    record, terms = (
+        dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])),
+        0.0499 * cp.sum_squares(w) + 0.000641 * cp.sigma_max(w),
+    )
+    template = dp.Template(record, lambda x, y: dp.huber_hinge(1 - y * (x @ w @ x), 0.5), terms, [cp.normNuc(w) <= 1])
+    x = np.tile([0.67154004, -0.07028854, -0.73762693], (109, 1))
+    dp.solve(template, {"x": x, "y": -np.ones(109)}, dp.Privacy(4.0384), seed=seed)
