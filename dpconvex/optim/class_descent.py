@@ -138,7 +138,9 @@ class ClassDescent:
         part *= wider * math.sqrt(queries.privacy.most) * (BOUND if bound else 1.0)
         longest = math.sqrt(queries.rows.squared_norm(queries.scores.radius)) * queries.rows.grid
         longest = (longest if public.metric is None else public.metric.longest) / metric.root.min()
-        self.clip, self.unit = part * public.slope, min(math.sqrt(metric.effective_dim / fit.size), longest)
+        self.unit = min(math.sqrt(metric.effective_dim / fit.size), longest)
+        # No gradient is longer than that of the longest row.
+        self.clip = min(part * public.slope, queries.privacy.most * public.lipschitz * longest / self.unit)
         self.noise = self.unit * queries.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
         step = MAX_STEP / max(min(wider, near) * public.smoothness, public.lipschitz**2 / 4)
         moved = MOVED * (1 + noisy / self.many)

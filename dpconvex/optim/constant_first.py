@@ -78,7 +78,8 @@ def estimate_constant(fit: Fit, number: float, begin: Array | float, most: float
     probe = np.full(columns * public.vanishes, columns**-0.5)
     belief, law = BalancePosterior(public.least_part), 0.0
     share = max(min((1 / (FINE * people * fit.level)) ** 2, HISTOGRAM_COST), HISTOGRAMS / len(CLIP_STEPS))
-    last = LAST if public.curvature_varies and columns == 1 else 0.0
+    # Where curvature does not vanish far away, as at squared hinges, slopes are not those of log links, which last steps assume.
+    last = LAST if public.curvature_varies and columns == 1 and not any(public.sides) else 0.0
     if public.has_log_link:
         one, curvature, spent = balance_constant(fit, number, begin, matrix, belief)
         place, usual = np.array([one]), USUALLY * public.short_side(one)

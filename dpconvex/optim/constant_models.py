@@ -179,12 +179,14 @@ class LabelShares:
         return np.asarray(found / found.sum())
 
     def best(self) -> Array:
-        """Return the constants with the least mean loss."""
+        """Return the constants with the least mean loss, in a unit of losses in which slopes at 0 are between 1/2 and 1."""
         shares = self.shares
+        steepest = float(np.linalg.norm(self.of_labels(np.zeros(self.columns))[1], axis=1).max())
+        unit = math.ldexp(1.0, -math.frexp(steepest)[1])
 
         def mean(place: Array) -> tuple[float, Array]:
             losses, slopes = self.of_labels(place)
-            return float(shares @ losses), shares @ slopes
+            return unit * float(shares @ losses), unit * (shares @ slopes)
 
         bounds = [(-MAX_CONSTANT, MAX_CONSTANT)] * self.columns
         found = scipy.optimize.minimize(mean, np.zeros(self.columns), jac=True, method="L-BFGS-B", bounds=bounds)

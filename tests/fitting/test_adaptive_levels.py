@@ -6,7 +6,7 @@ import pytest
 from adaptive_learners import scored
 from learners_of_tests import calls_of
 from scipy.sparse import csr_array
-from scipy.special import softmax
+from scipy.special import expit, softmax
 from sklearn.metrics import log_loss
 
 import dpconvex as dp
@@ -292,6 +292,14 @@ def test_shares_of_labels_are_known_from_any_number_of_records(noise):
     for _ in range(20):
         shares.learn(np.zeros(1), np.array([0.1]), noise, np.inf)
     np.testing.assert_allclose(shares.shares, [0.159, 0.256, 0.284, 0.301], atol=1e-3)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-6, 1e9])
+def test_the_best_constant_does_not_depend_on_the_unit_of_the_loss(unit):
+    logistic = lambda s: (unit * np.logaddexp(0, [s[0], -s[0]]), unit * np.array([[expit(s[0])], [-expit(-s[0])]]))  # noqa: E731
+    shares = LabelShares(logistic, 1)
+    shares.learn(np.zeros(1), np.array([0.48 * unit]), 1e-4 * unit, np.inf)  # 98 and 2 of a hundred
+    np.testing.assert_allclose(shares.best(), -np.log(49), atol=0.01)
 
 
 def test_labels_alone_are_seen_by_one_record_each(monkeypatch):
