@@ -182,7 +182,7 @@ class LabelShares:
         """Return the constants with the least mean loss, in a unit of losses in which slopes at 0 are between 1/2 and 1."""
         shares = self.shares
         steepest = float(np.linalg.norm(self.of_labels(np.zeros(self.columns))[1], axis=1).max())
-        unit = math.ldexp(1.0, -math.frexp(steepest)[1])
+        unit = math.ldexp(1.0, min(-math.frexp(steepest)[1], 1000))
 
         def mean(place: Array) -> tuple[float, Array]:
             losses, slopes = self.of_labels(place)

@@ -112,8 +112,10 @@ def evaluate(
     protected, data = privacy.adjacency == "add-remove", normalized(data)
     fields = dict(template_to_fit(template, privacy).record.fields)
     release = release if any(release.functions.values()) else release.with_template(template)
-    release = replace(release, labels=release.labels or getattr(fields.get(label), "values", None))
+    TEXT.check("evaluate", features=features, label=label)
     TEXT.or_none.check("evaluate", group=group)
+    instance(Sequence, 'such as ("error",)').or_none.check("evaluate", measures=measures)
+    release = replace(release, labels=release.labels or getattr(fields.get(label), "values", None))
     require(groups is None or group is not None, "evaluate: groups are values of a column; name the column by group=.")
     if group is not None and groups is not None:
         require(group not in fields, f"evaluate: {group!r} is a field of the record; rename the column of groups.")

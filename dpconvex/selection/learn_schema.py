@@ -186,6 +186,10 @@ class SchemaRequest:
     def of(cls, table: Any, known: Any, head: Mapping[str, Any], ignore: Sequence[str]) -> Self:
         """Read the columns of a table; raise if the declarations are inconsistent."""
         label, unit = head["label"], head["privacy_unit"]
+        mapped = isinstance(known or {}, Schema | Mapping)
+        require(
+            mapped, f"learn_schema: known must be a Schema, or a mapping from columns to declarations, not {known!r}."
+        )
         parts, mine = tables_in(table), [unit] * (unit is not None)
         given = next(parts)
         every = [name for name in given.names if name]

@@ -360,3 +360,10 @@ def test_a_noise_that_is_too_small_and_a_table_that_is_forgotten_are_noticed():
     of_groups = Cells("labels", groups=2)  # whose sizes are no public number
     assert of_groups.sensitivity(one) == 10
     assert cells.sensitivity(one) == 6
+
+
+@pytest.mark.parametrize("wrong", [{"measures": 5}, {"label": ["y"]}, {"features": 1}])
+def test_wrong_kinds_of_names_are_refused_by_name(wrong):
+    learner, data = dp.load("logistic_regression", features=2), {"x": X, "y": SIGNS}
+    with pytest.raises(dp.TemplateError, match=next(iter(wrong))):
+        dp.evaluate(learner, dp.solve_without_privacy(learner, data), data, dp.Privacy(1.0), **wrong)
