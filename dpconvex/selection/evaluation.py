@@ -322,7 +322,7 @@ class Evaluation(StatedNumbers):
     def _deviances_of_mean(self) -> Array:
         table, knots = self._table("counts"), np.array(self.cells.count_knots)
         mean = ratio(table @ knots, whole(table))
-        least = ratio(table @ xlogy(knots, knots), whole(table))
+        least = ratio(table @ (xlogy(knots, knots) - measures.entropy_bends(knots, self.cells.whole)), whole(table))
         return np.asarray(2 * (least - xlogy(mean, mean)) * self._range / self.cells.upper)
 
     @property

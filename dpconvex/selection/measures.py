@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, logit
+from scipy.special import expit, logit, xlogy
 
 from dpconvex.mechanisms.cell_counts import CLEAR, Cells, on_ruler
 from dpconvex.util.arguments import FRACTION, number_in
@@ -237,6 +237,13 @@ def lengths(knots: Sequence[float] | Array) -> Array:
     gaps, sums = np.diff(knots), np.abs(np.add(knots[1:], knots[:-1]))
     added = np.where(sums > 0, gaps**2 / (6 * np.where(sums > 0, sums, 1.0)), -gaps / 4)  # between two knots
     return np.abs(knots) + middles(np.pad(added, 1, mode="edge"))
+
+
+def entropy_bends(knots: Array, whole: bool) -> Array:
+    """Return the increase of y log y by sharing between knots; 0 for integers at knots that are at most 1 apart."""
+    value, below = xlogy(knots, knots), xlogy(knots**2 / 2, knots) - knots**2 / 4
+    added = (value[1:] + value[:-1]) / 2 - np.diff(below) / np.diff(knots)
+    return middles(np.pad(np.where(whole & (np.diff(knots) <= 1), 0.0, added), 1, mode="edge"))
 
 
 def tied(yes: Array, no: Array, place: Array, rate: Array) -> Array:
