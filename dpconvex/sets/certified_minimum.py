@@ -12,7 +12,7 @@ from dpconvex.numerics import EPSILON
 from dpconvex.sets.atom_domains import has_kinks
 from dpconvex.sets.barrier import central_path
 from dpconvex.sets.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ConeBlock, size_of
-from dpconvex.sets.certified_distance import Certified, Smooth, certified_distance
+from dpconvex.sets.certified_distance import NEARS, Certified, Smooth, certified_distance, exact_feasible_point
 from dpconvex.sets.conic_programs import clarabel_answer
 from dpconvex.sets.projections import smat, svec
 from dpconvex.sets.region import Region
@@ -114,6 +114,12 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         best = min(best, Certified(x, distance), key=lambda one: one.distance)
         if best.distance <= tolerance or waiting > PATIENCE:
             break
+    # At a sharp corner, `bring_in` moves points by many units in the last place.
+    for corner in NEARS if best.distance > tolerance and region.is_polyhedral and known and count else ():
+        x, *_ = exact_feasible_point(region, region.on_hull(best.point), blocks[0], np.maximum(known[0], 0.0), corner)
+        _, gradient = function.value_and_gradient(x)
+        distance = certified_distance(function, region, x, gradient, blocks, known)
+        best = min(best, Certified(x, distance), key=lambda one: one.distance)
     return best
 
 
