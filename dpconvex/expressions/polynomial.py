@@ -192,8 +192,18 @@ def numbered_rows(table: Indices) -> tuple[Indices, Indices]:
     """Return the distinct rows of an integer table, in lexicographic order, and each row's index in this list."""
     if table.shape[1] == 0 or len(table) == 0:
         return table[:1], np.zeros(len(table), dtype=np.int64)
-    order = np.lexsort(table.T[::-1])
-    new = np.append(True, (np.diff(table[order], axis=0) != 0).any(axis=1))
+    keys: list[Indices] = []
+    room = 0
+    for column in table.T:  # pack columns into one key while they fit into an integer
+        least = int(column.min())
+        count = int(column.max()) - least + 1
+        if count <= room:
+            keys[-1], room = keys[-1] * count + (column - least), room // count
+        else:
+            room = 2**62 // count
+            keys.append(column - least if room else column)
+    order = np.argsort(keys[0]) if len(keys) == 1 else np.lexsort(keys[::-1])
+    new = np.append(True, np.any([np.diff(key[order]) != 0 for key in keys], axis=0))
     number = np.empty(len(table), dtype=np.int64)
     number[order] = np.cumsum(new) - 1
     return table[order[new]], number

@@ -24,6 +24,7 @@ from dpconvex.sensitivity.regularizer import curvature_of, smallest_eigenvalue
 from dpconvex.util.arrays import Array
 
 SAME = 1e-12  # Gradients that differ by less than this fraction of their bound differ by rounding
+NEAR = 1e-6  # Bounds that are smaller than the largest by this fraction need not be sharp
 TIE = 1e-9  # Values that agree to this fraction tie
 
 
@@ -223,7 +224,7 @@ class Analysis:
             loss = self.losses[k]
             together = beta * loss.gradient_bound + float(curved[k])
             if loss.joint is not None and together * (1 + SUM_SLACK) + other > joint:
-                together = min(together, loss.joint.loss(beta, mu))
+                together = min(together, loss.joint.loss(beta, mu, (1 - NEAR) * (joint - other)))
             joint = max(joint, together * (1 + SUM_SLACK) + other)
         if joint >= apart:
             return apart, "gradient and curvature maximised separately"

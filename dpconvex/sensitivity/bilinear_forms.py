@@ -1,16 +1,20 @@
 """Ranges of bilinear forms ``m(z)' P m(z')`` in the monomials of one or two records, for inner products of gradients."""
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.data.columns import dense
 from dpconvex.expressions.expansion import RecordVariables
 from dpconvex.expressions.polynomial import numbered_rows
 from dpconvex.numerics import EPSILON, Interval
 
-LARGEST_DENSE = 1500
+Block: TypeAlias = sp.csr_array | NDArray[np.float64]
+
+SMALL, LARGEST_DENSE = 100, 1500
 ALIKE = 1e-12  # Diagonal entries that agree to this fraction count as equal
 
 
@@ -28,7 +32,9 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: RecordVar
     row, column = place.reshape(2, -1)
     monomial = monomial[used]
     weight = np.sqrt(bases.multiplicity(monomial))
-    scaled = sp.csr_array((table.data / (weight[row] * weight[column]), (row, column)), shape=(len(used), len(used)))
+    sparse = sp.csr_array((table.data / (weight[row] * weight[column]), (row, column)), shape=(len(used), len(used)))
+    # Small matrices are faster dense.
+    scaled: Block = sparse.toarray() if len(used) <= SMALL else sparse
     kinds = bases.kinds(monomial)
     size = np.array([base.size for base in bases.bases])
     single = np.append(size == 1, True)[np.append(bases.owner, -1)]
@@ -36,7 +42,7 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: RecordVar
     for first, rows in kinds.items():
         for second, columns in kinds.items():
             block = scaled[rows][:, columns]
-            if not block.nnz:
+            if not (block.any() if isinstance(block, np.ndarray) else block.nnz):
                 continue
             multiple = identity_factor(block) if first == second and len(rows) == tensor_size(first, bases) else None
             if multiple is not None:
@@ -70,7 +76,7 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: RecordVar
     return total
 
 
-def identity_factor(block: sp.csr_array) -> Interval | None:
+def identity_factor(block: Block) -> Interval | None:
     """Return c for a block that equals c I up to rounding; None for others."""
     values = block.diagonal()
     if not is_diagonal(block) or np.ptp(values) > ALIKE * np.abs(values).max():
@@ -87,29 +93,29 @@ def tensor_size(kind: tuple[int, ...], bases: RecordVariables) -> int:
     return size
 
 
-def eigenvalue_range(block: sp.csr_array) -> tuple[float, float]:
+def eigenvalue_range(block: Block) -> tuple[float, float]:
     """Return lower and upper bounds on the eigenvalues of the symmetric part of a block."""
     symmetric = (block + block.T) / 2
     if is_diagonal(symmetric):
         diagonal = symmetric.diagonal()
         return float(diagonal.min()), float(diagonal.max())
     if symmetric.shape[0] <= LARGEST_DENSE:
-        values = np.linalg.eigvalsh(symmetric.toarray())
+        values = np.linalg.eigvalsh(dense(symmetric))
         room = EPSILON * len(values) * float(np.abs(values).max())
         return float(values[0]) - room, float(values[-1]) + room
     size = singular_bound(symmetric)
     return -size, size
 
 
-def singular_bound(block: sp.csr_array) -> float:
+def singular_bound(block: Block) -> float:
     if is_diagonal(block):
         return float(np.abs(block.diagonal()).max(initial=0.0))
     if max(block.shape) <= LARGEST_DENSE:
-        return float(np.linalg.norm(block.toarray(), 2))
+        return float(np.linalg.norm(dense(block), 2))
     magnitude = abs(block)
     return float(np.sqrt(magnitude.sum(axis=0).max() * magnitude.sum(axis=1).max()))
 
 
-def is_diagonal(block: sp.csr_array) -> bool:
+def is_diagonal(block: Block) -> bool:
     row, column = block.nonzero()
     return bool((row == column).all())

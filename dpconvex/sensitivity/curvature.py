@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 import numpy as np
 from scipy.optimize import brentq
@@ -68,25 +69,29 @@ def hull_rows(piece: HessianTerm) -> Array | None:
     return piece.terms[0].rows if len(piece.terms) == 1 and not piece.terms[0].ball else None
 
 
-def trace_bound(piece: HessianTerm, gram: GradientGram, longest: float | None = None) -> float:
-    """Return a bound on the trace of ``outer g g' + spread Cov(a)`` over all weights."""
+def trace_bound(
+    piece: HessianTerm, gram: GradientGram, longest: float | None = None, start: Array | None = None, enough: float = 0
+) -> float:
+    """Return a bound on the trace of ``outer g g' + spread Cov(a)`` over all weights; below `enough` it need not be sharp."""
     largest = (Gradients(piece.terms, gram).bound if longest is None else longest) ** 2
     rows = hull_rows(piece)
     if piece.spread <= piece.outer or rows is None:
         return piece.outer * largest
-    bound, _ = maximise_trace(piece, rows, gram)
+    bound, _ = maximise_trace(piece, rows, gram, start, enough)
     return float(min(add_errors(bound, piece, gram), piece.spread * largest))
 
 
-def maximise_trace(piece: HessianTerm, rows: Array, gram: GradientGram) -> tuple[float, Array]:
+def maximise_trace(
+    piece: HessianTerm, rows: Array, gram: GradientGram, start: Array | None = None, enough: float = 0.0
+) -> tuple[float, Array]:
     """Return a bound on the trace for spread > outer, concave in the weights, and near-maximal weights, by Frank-Wolfe steps."""
     # A covariance does not depend on the origin, and differences have smaller errors.
     inner, error = gram.inner(rows if piece.outer else rows - rows[0])
-    key = piece.outer, piece.spread, error, inner.tobytes()  # equal labels share it
+    key = piece.outer, piece.spread, error, sha256(inner.tobytes()).digest()  # equal labels share it
     if key in gram.widest:
         return gram.widest[key]
     squares, excess = np.diag(inner), piece.spread - piece.outer
-    weights = np.full(len(inner), 1.0 / len(inner))
+    weights = np.full(len(inner), 1.0 / len(inner)) if start is None else start
     best, found = np.inf, weights
     for _ in range(FRANK_WOLFE_STEPS):
         image = inner @ weights
@@ -97,6 +102,8 @@ def maximise_trace(piece: HessianTerm, rows: Array, gram: GradientGram) -> tuple
             best, found = bound, weights
         if best - value <= FRANK_WOLFE_GAP * max(best, 1e-300):
             break
+        if add_errors(best + 4 * piece.spread * error, piece, gram) <= enough:
+            return float(best + 4 * piece.spread * error), found
         weights = pairwise_step(weights, slope, inner, excess)
     gram.widest[key] = float(best + 4 * piece.spread * error), found
     return gram.widest[key]
@@ -157,9 +164,10 @@ class MeanJoint:
     longest: float
     variance: float
     rank: int
+    start: Array | None  # Weights of the largest variance, to start from
 
-    def loss(self, beta: float, mu: float) -> float:
-        return self.touching(beta, mu)[0]
+    def loss(self, beta: float, mu: float, enough: float = 0.0) -> float:
+        return self.touching(beta, mu, enough)[0]
 
     def left(self, beta: float, mu: float, touch: Touch) -> HessianTerm:
         """Return the piece with a trace equal to the sum of the tangents' linear parts."""
@@ -167,12 +175,13 @@ class MeanJoint:
         outer = beta * self.mean.lead / (2 * m) + piece.outer / (mu * (1 + u))
         return HessianTerm(piece.terms, outer, piece.spread / (mu * (1 + t)))
 
-    def bound(self, beta: float, mu: float, touch: Touch) -> tuple[float, Touch]:
+    def bound(self, beta: float, mu: float, touch: Touch, enough: float = 0.0) -> tuple[float, Touch]:
         m, t, u = touch
         fixed = beta * self.mean.lead * m / 2 + self.rank * (math.log1p(t) - t / (1 + t)) + math.log1p(u) - u / (1 + u)
-        return fixed + trace_bound(self.left(beta, mu, touch), self.gram, self.longest), touch
+        left = self.left(beta, mu, touch)
+        return fixed + trace_bound(left, self.gram, self.longest, self.start, enough - fixed), touch
 
-    def touching(self, beta: float, mu: float) -> tuple[float, Touch]:
+    def touching(self, beta: float, mu: float, enough: float = 0.0) -> tuple[float, Touch]:
         """Return a sharp bound and its points of tangency, which are optimal for points of equal length."""
         if self.mean.slopes is not None:
             return self.logistic(beta, mu, self.mean.slopes)
@@ -188,10 +197,10 @@ class MeanJoint:
 
         most = min(self.variance, self.longest**2 * (1 - 1e-6))
         if slope(0.0) <= 0:
-            return self.bound(beta, mu, even(0.0))
+            return self.bound(beta, mu, even(0.0), enough)
         if slope(most) < 0:
             most = brentq(slope, 0.0, most, xtol=1e-13 * most) * (1 + 1e-12)
-        return self.bound(beta, mu, even(most))
+        return self.bound(beta, mu, even(most), enough)
 
     def logistic(self, beta: float, mu: float, slopes: Interval) -> tuple[float, Touch]:
         """Return the bound with tangents at the slope s that maximises the concave ``a s + log(1 + q s (1 - s))``."""
@@ -217,7 +226,7 @@ class NormJoint:
     across: int
     along: int
 
-    def loss(self, beta: float, mu: float) -> float:
+    def loss(self, beta: float, mu: float, enough: float = 0.0) -> float:
         """Return the largest sum, over intervals of the angle, of the largest gradient and the largest curvature."""
         ends = np.linspace(0.0, np.pi / 2, STRETCHES + 1)
         sine, cosine = np.append(np.sin(ends[1:-1]) * (1 + 1e-15), 1.0), np.cos(ends[:-1]) * (1 + 1e-15)
@@ -240,7 +249,8 @@ def joint_form(scalar: AbstractValue, gram: GradientGram, dimension: int) -> Joi
     covariance = HessianTerm(scalar.mean.piece.terms, 0.0, 1.0)
     longest, rank = Gradients(covariance.terms, gram).bound, min(rank_bound(covariance), dimension)
     variance = trace_bound(covariance, gram, longest)
-    return MeanJoint(scalar.mean, gram, longest, variance, rank) if rank and longest > 0 else None
+    start = None if (rows := hull_rows(covariance)) is None else maximise_trace(covariance, rows, gram)[1]
+    return MeanJoint(scalar.mean, gram, longest, variance, rank, start) if rank and longest > 0 else None
 
 
 def norm_form(term: GradientSet, scale: float, floor: float, gram: GradientGram, dimension: int) -> NormJoint | None:

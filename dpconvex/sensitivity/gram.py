@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,9 @@ class GradientGram:
         table, generators, excess = factor_rows(terms, mono, largest, space, int(offsets[-1]))
         self.rows = [table[offsets[k] : offsets[k + 1]] for k in range(len(leaves))]
         self.generators = generators
-        self.widest: dict[tuple[float, float, float, bytes], tuple[float, Array]] = {}  # Cache of `maximise_trace`
         self._ranges: dict[tuple[Hashable, ...], Interval] = {}
+        self._inner: dict[tuple[int, bytes], tuple[Array, float]] = {}
+        self.widest: dict[tuple[float, float, float, bytes], tuple[float, Array]] = {}  # Cache of `maximise_trace`
         self.forms, residue = self._forms(generators)
         lengths = self._lengths(generators)
         self.errors, self.exact = GRAM_ROUNDING * lengths + excess, excess == 0
@@ -158,11 +160,14 @@ class GradientGram:
         return float(sum(self.slack(term.masses).max(initial=0.0) for term in terms))
 
     def inner(self, rows: Array) -> tuple[Array, float]:
-        """Return an upper bound on the Gram matrix of rows, and a bound on the rounding error of each entry."""
-        place, rows = used_generators(rows)
-        upper = self.upper[place]
-        size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(upper), 0.0))).max(initial=0.0))
-        return rows @ upper @ rows.T, GRAM_ROUNDING * size**2
+        """Return an upper bound on the Gram matrix of rows (cached), and a bound on the rounding error of each entry."""
+        key = len(rows), sha256(rows.tobytes()).digest()
+        if key not in self._inner:
+            place, rows = used_generators(rows)
+            upper = self.upper[place]
+            size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(upper), 0.0))).max(initial=0.0))
+            self._inner[key] = rows @ upper @ rows.T, GRAM_ROUNDING * size**2
+        return self._inner[key]
 
     def products(self, left: Array, right: Array, cross: bool, sign: float = 1.0) -> Array:
         """Return bounds on ``sign * <u, v>`` for all rows u of `left` and v of `right`; at two records if `cross`."""

@@ -83,7 +83,7 @@ def coefficient_vectors(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
 
 
 def distinct_columns(matrix: sp.csc_array) -> sp.csc_array:
-    """Drop columns that are multiples of others."""
+    """Drop columns that are multiples of others, and differences of two entries that are sums of kept differences."""
     matrix.sort_indices()
     lengths, first = np.diff(matrix.indptr), [np.zeros(0, dtype=np.int64)]
     for length in np.unique(lengths[lengths > 0]):
@@ -92,6 +92,14 @@ def distinct_columns(matrix: sp.csc_array) -> sp.csc_array:
         data = matrix.data[places] / matrix.data[places[:, :1]]
         number = numbered_rows(np.concatenate([matrix.indices[places], data.view(np.int64)], axis=1))[1]
         distinct = np.unique(number, return_index=True)[1]
+        if length == 2:  # Differences are edges of a graph: a spanning forest spans all, exactly
+            apart = matrix.data[places[distinct]].sum(axis=1) == 0
+            # SciPy before 1.16 builds graphs of no other type
+            edges = matrix.indices[places[distinct[apart]]].T.astype(np.int32)
+            turn = np.arange(1.0, apart.sum() + 1)
+            graph = sp.csr_array((turn, tuple(edges)), shape=matrix.shape[:1] * 2)
+            forest = sp.csgraph.minimum_spanning_tree(graph).data.astype(np.int64) - 1
+            distinct = np.concatenate([distinct[~apart], distinct[apart][forest]])
         first.append(columns[distinct])
     return sp.csc_array(matrix[:, np.sort(np.concatenate(first))])
 

@@ -3,6 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from derivatives import form_of
 from hypothesis import given, settings, strategies as st
 
@@ -11,6 +12,7 @@ from dpconvex.expressions.evaluate import evaluate
 from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.expressions.parameter_space import Space
+from dpconvex.sensitivity.sensitive_subspace import basis_of, distinct_columns
 
 SEEDS = st.integers(0, 2**32 - 1)
 FIELDS = {"x": dp.Ball(3, 2.0), "M": dp.Box(-np.ones((2, 3)), 2 * np.ones((2, 3))), "s": dp.Box(0.5, 2.0)}
@@ -147,6 +149,17 @@ def test_sharp_where_the_function_allows(expression, low, high):
 
 
 # The sensitive subspace: orthonormal, large enough for every record, and no larger where the answer is known.
+
+
+def test_of_differences_a_forest_is_looked_at():
+    """Others are sums of these, in exact numbers; a difference by another factor is none."""
+    less, more = np.triu_indices(9, 1)
+    other = np.where(less == 6, 1 + 2.0**-52, 1.0)
+    for factor, kept in ((np.ones(36), 8), (other, 10)):
+        columns = np.zeros((12, 36))
+        columns[less, np.arange(36)], columns[more, np.arange(36)] = 0.1, -0.1 * factor
+        found = distinct_columns(sp.csc_array(columns))
+        assert (found.shape, basis_of(found).shape[1]) == ((12, kept), 8)
 
 
 @pytest.mark.parametrize("size", [1e-8, 1e-17, 1e-30, 1e-300])

@@ -30,9 +30,9 @@ LONG = np.longdouble
 def test_apart_no_record_depends_on_others():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(4, 100, 1)), rng.normal(size=(100, 7, 5 * LANES))
-    whole = contracted(np, "ij", "jk", "ik", a, b)
+    whole = contracted("ij", "jk", "ik", a, b)
     assert whole == pytest.approx(np.einsum("ij,jkz->ikz", a[..., 0], b))
-    assert (contracted(np, "ij", "jk", "ik", a, b[..., LANES : 2 * LANES]) == whole[..., LANES : 2 * LANES]).all()
+    assert (contracted("ij", "jk", "ik", a, b[..., LANES : 2 * LANES]) == whole[..., LANES : 2 * LANES]).all()
     rows = rng.normal(size=(5 * LANES, 100))
     for weights in (rng.normal(size=(1, 100)), rng.normal(size=(6, 100))):
         found = product_apart(weights, {"x": rows}, "x")
