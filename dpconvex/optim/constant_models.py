@@ -156,7 +156,10 @@ class LabelShares:
 
     def __init__(self, of_labels: OfLabels, columns: int) -> None:
         self.of_labels, self.columns = of_labels, columns
-        self.count = len(of_labels(np.zeros(columns))[0])
+        losses, slopes = of_labels(np.zeros(columns))
+        # In this unit of losses, the longest slope at 0 is between 1/2 and 1.
+        longest = float(np.linalg.norm(slopes, axis=1).max())
+        self.count, self.unit = len(losses), math.ldexp(1.0, min(-math.frexp(longest)[1], 1000))
         self.apart = scipy.linalg.null_space(np.ones((1, self.count)))
         # Store rows and right-hand sides rather than normal equations: in squares, many records would hide other information.
         self.rows = math.sqrt(self.count * (self.count + 1)) * np.eye(self.count - 1)
@@ -179,14 +182,12 @@ class LabelShares:
         return np.asarray(found / found.sum())
 
     def best(self) -> Array:
-        """Return the constants with the least mean loss, in a unit of losses in which slopes at 0 are between 1/2 and 1."""
+        """Return the constants with the least mean loss."""
         shares = self.shares
-        steepest = float(np.linalg.norm(self.of_labels(np.zeros(self.columns))[1], axis=1).max())
-        unit = math.ldexp(1.0, min(-math.frexp(steepest)[1], 1000))
 
         def mean(place: Array) -> tuple[float, Array]:
             losses, slopes = self.of_labels(place)
-            return unit * float(shares @ losses), unit * (shares @ slopes)
+            return self.unit * float(shares @ losses), self.unit * (shares @ slopes)
 
         bounds = [(-MAX_CONSTANT, MAX_CONSTANT)] * self.columns
         found = scipy.optimize.minimize(mean, np.zeros(self.columns), jac=True, method="L-BFGS-B", bounds=bounds)

@@ -39,10 +39,13 @@ from dpconvex.noise.gaussian import GRID_LOSS
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.sums.private_queries import ROOT_TWO
-from dpconvex.util.arguments import require
+from dpconvex.util.arguments import Kind, require
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import quietly
 
+DECLARED = Kind(
+    "a Schema, or a mapping from columns to declarations", lambda value: isinstance(value, Schema | Mapping)
+).or_none
 NUMBER, DATE, CATEGORY = KINDS = "number", "date", "category"
 ORIGIN, LAST = date(2000, 1, 1).toordinal(), date.max.toordinal()  # Days are counted from `ORIGIN`
 WHOLE = 2**16  # Total weight of the records of a person
@@ -186,10 +189,7 @@ class SchemaRequest:
     def of(cls, table: Any, known: Any, head: Mapping[str, Any], ignore: Sequence[str]) -> Self:
         """Read the columns of a table; raise if the declarations are inconsistent."""
         label, unit = head["label"], head["privacy_unit"]
-        mapped = isinstance(known or {}, Schema | Mapping)
-        require(
-            mapped, f"learn_schema: known must be a Schema, or a mapping from columns to declarations, not {known!r}."
-        )
+        DECLARED.check("learn_schema", known=known)
         parts, mine = tables_in(table), [unit] * (unit is not None)
         given = next(parts)
         every = [name for name in given.names if name]
