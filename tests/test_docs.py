@@ -72,7 +72,8 @@ def anchors(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_names_and_files_of_a_page_exist(page):
     text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    included = [(ROOT / file).read_text(encoding="utf-8") for file in re.findall('--8<-- "(.+)"', text)]
+    for target in re.findall(r"\]\(([^)\s]+)\)", "".join([text, *included])):
         file, _, anchor = target.partition("#")
         other = page if not file else (page.parent / file).resolve()
         if not target.startswith(("http://", "https://")):
