@@ -108,7 +108,11 @@ def shown(value: object) -> str:
     ('1.0', 'a dict')
     """
     plain = isinstance(value, str | int | float | type | None) and len(repr(value)) < 60
-    return repr(value) if plain else f"a {type(value).__name__}"
+    return repr(value) if plain else with_article(type(value).__name__)
+
+
+def with_article(name: str) -> str:
+    return f"an {name}" if name[0] in "AEIOaeio" else f"a {name}"
 
 
 def text_of(expression: object) -> str:

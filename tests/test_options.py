@@ -126,7 +126,7 @@ CALLS = {
                 *({"knots": {"weight": [1]}}, {"knots": {"age": [50, 20]}}, {"knots": {"age": [50, 200]}}),
                 *({"knots": {"age": [[1.0], [2.0]]}}, {"knots": {"age": ["old"]}}, {"knots": {"ward": [0.5]}}),
                 *({"kept": 1.0}, {"kept": "all"}, {"pairs": [("age", "age")]}, {"pairs": [("age", "weight")]}),
-                {"pairs": ["age"]},
+                *({"pairs": ["age"]}, {"pairs": 5}, {"knots": 5}),
             )
         ),
     ),
@@ -175,6 +175,9 @@ CALLS = {
         *(("expected_shortfall", {"levels": 0}), ("negative_binomial_regression", {"dispersion": 0.0})),
         *(("probit_regression", {"classes": 3}), ("sparse_logistic", {"classes": 3})),
     ),
+    "a split": (beside(dp.split, unit=Y), {"unit": [[1, 2], [3]]}, {"unit": 5.0}, {"seed": -1}, {"test": 1.0}),
+    "guarantees of a sweep": (lambda given: dp.sweep(LOGISTIC, SIGNED, given), np.ones(2), PURE.epsilon),
+    "targets of a schema": (dp.Schema({"age": (0, 1)}, label="cost", label_bounds=(0, 9)).targets, "abc", [[1], [2]]),
     "no records": (
         lambda call: call(data={"x": X[:0], "y": Y[:0]}),
         *(partial(dp.solve, LOGISTIC, privacy=PURE), partial(dp.tune_repeated, [LOGISTIC], privacy=PURE)),
@@ -199,7 +202,7 @@ CALLS = {
     ),
     "an audit": (
         beside(dp.audit, template=LOGISTIC, privacy=PURE, size=10),
-        *({"effort": 0}, {"effort": True}, {"runs": 3}, {"size": 0}, {"template": "logistic_regression"}),
+        *({"effort": 0}, {"effort": True}, {"runs": 3}, {"size": 0}, {"seed": -1}, {"template": "logistic_regression"}),
         {"mechanism": dp.ObjectivePerturbation("gaussian")},
         {"template": WITHOUT_PROJECTION, "mechanism": dp.ObjectivePerturbation()},
     ),

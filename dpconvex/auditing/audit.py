@@ -30,7 +30,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.backend import resolve_backend
 from dpconvex.selection.mixtures import MixturePlan
-from dpconvex.util.arguments import COUNT, Kind, between, require
+from dpconvex.util.arguments import COUNT, Kind, between, require, whole
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_whole
 from dpconvex.util.runtime import quietly
@@ -102,6 +102,7 @@ def audit(
     between(0, 1e6).check("audit", effort=effort)
     Kind(f"0, or at least {FEWEST_RUNS} fits", lambda n: is_whole(n, FEWEST_RUNS) or n == 0).check("audit", runs=runs)
     COUNT.check("audit", size=size)
+    whole(0).or_none.check("audit", seed=seed)
     if runs:  # the default plans include mechanisms that repeated fits cannot attack
         mechanism = mechanism or Automatic()
     rng = np.random.default_rng(seed)

@@ -22,7 +22,8 @@ from dpconvex.accounting.budget import ledger_at
 from dpconvex.cli.declarations import CURVES, Declared, curved, declare, open_table
 from dpconvex.cli.main import ABOUT_TABLES, FURTHER, MECHANISMS, SETTINGS, as_json, emit, split_words
 from dpconvex.data.learnt import Learnt
-from dpconvex.data.schema import Schema, read_settings
+from dpconvex.data.schema import Schema
+from dpconvex.data.tables import read_settings
 from dpconvex.errors import NotPrivate
 from dpconvex.fitting.problem_files import FOLDER, LARGEST, locate, options as options_of, takes_intercept, usual_width
 from dpconvex.fitting.verify import analyse

@@ -1,7 +1,6 @@
 """Public description of a table: `Schema` declares its features, label and ignored columns, and never reads them off the data."""
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 
+from dpconvex.data import tables
 from dpconvex.data.columns import index_of
 from dpconvex.data.domains import Ball, Box, Choice
 from dpconvex.data.encoded import Encoded, EncodedRows, with_origin
@@ -17,10 +17,10 @@ from dpconvex.data.learnt import Learnt, origin_of
 from dpconvex.data.partitions import Partitions, tables_in
 from dpconvex.data.record import Record, columns_of
 from dpconvex.data.schema_columns import FURTHER, Categorical, Numeric, Times, beside, bounds_of, column_of, levels_of
-from dpconvex.data.tables import concatenate_values, identifiers_of, name_of, path_of, table_of, value_of, within
+from dpconvex.data.tables import concatenate_values, identifiers_of, name_of, table_of, value_of
 from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.numerics import RECORD_TOLERANCE
-from dpconvex.util.arguments import TEXT, number, recast, refuse, require
+from dpconvex.util.arguments import TEXT, number, recast, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import build, toml
 
@@ -239,13 +239,14 @@ class Schema:
             amounts = column.amounts(table.where(name), columns[name], clip, beyond=fields is not None)
             found[field] = amounts / (column.ends[1] if field == "exposure" else 1.0)
         if "event" in found:  # later ones are not seen
-            found["event"] *= within(table.columns([self.label])[self.label], self.target.ends)
+            found["event"] *= tables.within(table.columns([self.label])[self.label], self.target.ends)
         return found
 
     def targets(self, values: Any, where: Any = "row {}".format, clip: bool = True) -> Any:
         """Return labels, or targets in [-1, 1], for entries of the label's column; a learnt label never raises."""
-        column, learnt = self.target, self.learnt is not None and self.label in self.learnt.columns
-        place, value = column.placed(where, column.readable(values) if learnt else values, clip)
+        column, found = self.target, tables.entries(self.label, values)
+        learnt = self.learnt is not None and self.label in self.learnt.columns
+        place, value = column.placed(where, column.readable(found) if learnt else found, clip)
         return np.array(self.labels)[place] if self.labels else 2 * value
 
     def with_label(self, label: str, **declared: Any) -> "Schema":
@@ -338,7 +339,7 @@ class Schema:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a TOML file; raise `TemplateError` if it is invalid, or does not declare a table."""
-        return cls.from_dict(read_settings(path, tuple(cls.__dataclass_fields__)))
+        return cls.from_dict(tables.read_settings(path, tuple(cls.__dataclass_fields__)))
 
     def to_toml(self) -> str:
         """Return the declaration as a TOML file."""
@@ -388,12 +389,3 @@ def check_unit(unit: str | None, *known: Any) -> None:
     why = f"the column {mine!r} identifies people, but the guarantee protects single records"
     remedy = "declare unit= and most=, and pass unit=schema.units(table), or Partitions without unit="
     require(mine is None, f"{why}; {remedy}.")
-
-
-def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
-    # ValueError: also invalid UTF-8, and integers of thousands of digits.
-    with recast(f"{path}: not valid TOML", RecursionError, ValueError, kind=TemplateError):
-        settings = tomllib.loads(path_of(path).read_text(encoding="utf-8"))
-    unknown = (key for key in settings if key not in allowed)
-    refuse(f"{path}: unknown setting {key!r}; settings are {', '.join(allowed)}." for key in unknown)
-    return settings

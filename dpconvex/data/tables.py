@@ -4,6 +4,7 @@ import csv
 import datetime
 import math
 import re
+import tomllib
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,8 +21,8 @@ from numpy.typing import NDArray
 
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.validation import DURATIONS, has_masked, label_entries
-from dpconvex.errors import DomainError
-from dpconvex.util.arguments import recast, require
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.util.arguments import recast, refuse, require
 
 Values = NDArray[Any]
 
@@ -124,6 +125,15 @@ def table_of(data: Any, header: bool = False) -> Table:
 def path_of(path: str | PathLike[str]) -> Path:
     require("\0" not in fspath(path), f"{fspath(path)!r}: no file can have a name with a NUL in it.", DomainError)
     return Path(path)
+
+
+def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
+    # ValueError: also invalid UTF-8, and integers of thousands of digits.
+    with recast(f"{path}: not valid TOML", RecursionError, ValueError, kind=TemplateError):
+        settings = tomllib.loads(path_of(path).read_text(encoding="utf-8"))
+    unknown = (key for key in settings if key not in allowed)
+    refuse(f"{path}: unknown setting {key!r}; settings are {', '.join(allowed)}." for key in unknown)
+    return settings
 
 
 def frame_table(data: Any, title: str) -> Table:

@@ -22,7 +22,7 @@ from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Levels
 from dpconvex.errors import TemplateError
 from dpconvex.features.transformers import TableTransformer
-from dpconvex.util.arguments import BELOW_ONE, require
+from dpconvex.util.arguments import BELOW_ONE, instance, require
 from dpconvex.util.arrays import Array
 
 # Knots lie at whole multiples of this, between 0 and 1, so that shapes can be exact.
@@ -183,14 +183,15 @@ class SplineEncoder(TableTransformer):
 
     def blocks(self) -> list[SplineBlock]:
         """Return the blocks of features, one for each column and then one for each pair; raise for invalid options."""
-        schema, given = self._schema(), dict(self.knots or {})
+        schema, given = self._schema(), self.knots or {}
+        instance(Mapping, "such as {'age': [18, 65]}").check("", knots=given)
         BELOW_ONE.check("", kept=self.kept)
         kept, columns = float(self.kept), schema.features.items()
         axes = {name: Axis(name, column, self._knots(name, column), kept) for name, column in columns}
         for name in given.keys() - axes.keys():
             raise TemplateError(f"knots are given for {name!r}, which is not one of the columns {list(axes)}.")
         blocks = [SplineBlock((axis,)) for axis in axes.values()]
-        for pair in self.pairs:
+        for pair in self.pairs if isinstance(self.pairs, Sequence) else [self.pairs]:
             if not (isinstance(pair, tuple | list) and len({*pair}) == len(pair) == 2 and {*pair} <= axes.keys()):
                 raise TemplateError(f"pairs must hold pairs of two of the columns {list(axes)}, not {pair!r}.")
             coarse = (replace(axes[n], knots=default_knots(axes[n].column, COARSE - 1, fine=False)) for n in pair)

@@ -91,7 +91,7 @@ def verify_bounded(
     solver : str, optional
         As for ``problem.solve``.
     """
-    return verified_program(problem, bounds, privacy, solver)[1]
+    return verified_program("verify_bounded", problem, bounds, privacy, solver)[1]
 
 
 @quietly
@@ -131,7 +131,7 @@ def solve_bounded(
     (True, True)
     """
     instance(Mapping, "such as {room: [60.0, 80.0]}").check("solve_bounded", values=values)
-    program, certificate = verified_program(problem, list(values), privacy, solver)
+    program, certificate = verified_program("solve_bounded", problem, list(values), privacy, solver)
     for bound in program.bounds:
         check_types(bound, values[bound])
     source = NoiseSource(seed)
@@ -150,7 +150,6 @@ class BoundedProgram:
 
     def __init__(self, problem: Any, bounds: Sequence[PrivateBound]) -> None:
         self.bounds = tuple(bounds) if isinstance(bounds, Iterable) else (bounds,)
-        instance(cp.Problem).check("solve_bounded", problem=problem)
         fits = all(isinstance(bound, PrivateBound) for bound in self.bounds) and self.bounds
         require(fits, f"expected PrivateBounds of the problem, and at least one, not {bounds!r}.")
         known = {parameter.id: parameter for parameter in problem.parameters()}
@@ -254,9 +253,10 @@ def violation_of(constraint: Any) -> Any:
 
 
 def verified_program(
-    problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy, solver: str | None
+    caller: str, problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy, solver: str | None
 ) -> tuple[BoundedProgram, BoundCertificate]:
-    check_privacy("solve_bounded", privacy)
+    check_privacy(caller, privacy)
+    instance(cp.Problem).check(caller, problem=problem)
     program = BoundedProgram(problem, bounds)
     program.check_signs()
     facts = {bound.name: (bound.sensitivity, bound.size) for bound in program.bounds}

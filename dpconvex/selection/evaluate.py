@@ -30,7 +30,7 @@ from dpconvex.noise.discrete import measurement
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.selection.measures import WITHIN
 from dpconvex.selection.record_counter import RecordCounter, says_survival, which_target
-from dpconvex.util.arguments import FRACTION, TEXT, instance, one_of, require
+from dpconvex.util.arguments import FRACTION, TEXT, instance, one_of, require, whole
 from dpconvex.util.arrays import Indices
 from dpconvex.util.plain_data import is_whole
 from dpconvex.util.runtime import quietly
@@ -215,9 +215,10 @@ def split(
         Adjacency of the guarantees.
     """
     FRACTION.check("split", test=test)
+    whole(0).or_none.check("split", seed=seed)
     one_of(ADJACENCIES).check("split", adjacency=adjacency)
     count = unit if is_whole(unit, 2) else None
-    several = count or (np.ndim(unit) == 1 and len(unit) > 1)
+    several = count or (getattr(unit, "ndim", 1) == 1 and hasattr(unit, "__len__") and len(unit) > 1)
     require(several, "split: pass one identifier for each of several records, or their number.")
     if count:
         of, numbers = np.arange(count), np.random.default_rng(seed).random(count)

@@ -78,8 +78,8 @@ def sweep(
     one = (privacies is None) != (total is None)
     require(one, "sweep: give the guarantee of each release, or the `total` of all of them.")
     COUNT.check("sweep", draws=draws)
-    templates, given = list(template) if isinstance(template, Iterable) else [template], total or privacies
-    promises: list[Any] = list(given or ()) if isinstance(given, Iterable) else [given]
+    templates = list(template) if isinstance(template, Iterable) else [template]
+    promises: list[Any] = list(privacies) if isinstance(privacies, Iterable) else [total or privacies]
     for privacy in promises:
         check_privacy("sweep", privacy)
     if not templates or not promises:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.errors import DPConvexError, TemplateError, shown
+from dpconvex.errors import DPConvexError, TemplateError, shown, with_article
 from dpconvex.util.plain_data import is_real, is_whole
 
 # Errors of NumPy for values that are no array of numbers, and errors of a reader of JSON for other files.
@@ -94,8 +94,7 @@ def one_of(values: Collection[str]) -> Kind:
 
 def instance(kind: type, example: str = "") -> Kind:
     name = f"cvxpy.{kind.__name__}" if kind.__module__.startswith("cvxpy.") else kind.__name__
-    article = "an" if name[0] in "AEIO" else "a"
-    return Kind(f"{article} {name}{example and ', '}{example}", lambda value: isinstance(value, kind))
+    return Kind(f"{with_article(name)}{example and ', '}{example}", lambda value: isinstance(value, kind))
 
 
 REAL = number("a number", lambda _: True)
