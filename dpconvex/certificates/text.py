@@ -229,12 +229,12 @@ class CertificateText(Printed):
         if self.privacy.adjacency == "add-remove":
             unit = f"(add-remove adjacency); the number of records is protected, and a nominal n = {n} stands for it{fitted}"
         yield "certificate", self.described
-        (whole, _, paid), whose = self.whole, self.privacy.whose
+        whole, _, paid = self.whole
         costs = self.learnt.costs if self.learnt else []
         seeded = next((f"NOT PRIVATE: {one.not_private_because}; " for one in costs if one.not_private_because), "")
         yield "guarantee", seeded + guarantee_text(whole, self.exceptions) + paid
         cost = "".join(f"; {fact.rstrip('.').lower()}" for fact in self.advice if fact.startswith(UNIT_COST))
-        yield "privacy unit", f"{whose} {unit}{cost}"
+        yield "privacy unit", f"{self.privacy.whose} {unit}{cost}"
         yield "meaning", meaning_text(whole)
         arrays = [fact.removeprefix(PUBLIC).rstrip(".") for fact in self.assumptions if fact.startswith(PUBLIC)]
         columns = ", ".join(map(repr, self.learnt.columns if self.learnt else ()))
@@ -242,7 +242,8 @@ class CertificateText(Printed):
         yield "taken as public", ("; ".join(arrays) or "all that the template declares") + learnt
         runs = ", or how many runs there were" * (RUNS in self.settings)
         own = "; your own atoms are as declared" * any(fact.startswith(DECLARED) for fact in self.assumptions)
-        a_person = "each person has one record" if self.privacy.unit is None else f"{whose}, by the identifiers given"
+        someone = self.privacy.unit
+        a_person = f"all records of one {someone} have the same identifier" if someone else "each person has one record"
         own += "; nothing about the loss: the guarantee holds for any loss" * (self.perturbed == "queries")
         yield "assumed", f"{a_person}; nobody observes how long a fit takes, or whether it failed{runs}{own}"
         yield "expected error", ". ".join([self.error, *(fact for fact in self.advice if fact.startswith(FEW_RECORDS))])

@@ -114,7 +114,7 @@ class Released(Stated):
         write_atomically(replaceable(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """Return the bytes that `save` writes: fields in JSON, with numbers for arrays. Equal releases have equal bytes."""
+        """Return the bytes that `save` writes: fields in JSON, which name arrays by number. Equal releases have equal bytes."""
         arrays: dict[str, Any] = {}
 
         def plain(value: Any) -> Any:

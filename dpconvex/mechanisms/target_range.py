@@ -114,7 +114,7 @@ class Target:
 
     @cached_property
     def level(self) -> float | None:
-        """The quantile of targets at the best constant, for residuals in the linear part of losses; None without a constant."""
+        """The quantile of targets that the best constant estimates if residuals are large; None without a constant."""
         losses, far, fields = self.capped().losses, FAR * self.half, self.form.template.record.continuous
         known = {field: fields[field.name].bounds[1] for loss in losses for field in loss.fields}
         sides = ({leaf: far * sign * factor for leaf, factor in self.factors.items()} for sign in (1, -1))

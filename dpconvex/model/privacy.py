@@ -89,7 +89,7 @@ class Privacy:
     @property
     def whose(self) -> str:
         """The difference between neighbours, in words."""
-        return "one record" if self.unit is None else f"all records, {self.most} at most, of one {self.unit}"
+        return "one record" if self.unit is None else f"all records of one {self.unit}, at most {self.most}"
 
     @property
     def pure(self) -> bool:

@@ -275,7 +275,7 @@ class AdaptiveDescent:
         return gradient
 
     def _update_curvature(self, t: int, seen: float) -> None:
-        """Move the curvature into the confidence interval of the noisy one, `seen`, with a limited decrease."""
+        """Clip the curvature to the confidence interval of the noisy estimate `seen`; limit its decrease."""
         public, doubt = self.public, 1.0 if self.public.curvature_varies else STEADY
         doubt *= self.queries.sum_sensitivity(MAX_RISE * self.curvature, 1.0)
         doubt /= self.curvature_level * self.num_records

@@ -172,7 +172,7 @@ class NewtonStep:
         self.table = self.table - certain * self.matrix.T @ np.linalg.solve(bent, rows.T)
 
     def find_long_rows(self, length_level: float, level: float) -> Array:
-        """Update the metric for directions with another Hessian; return the approximate Hessian in it, (rows, rows)."""
+        """Correct the metric by a first noisy Hessian; return the approximate Hessian in the new metric, (rows, rows)."""
         one = self.queries.count_sensitivity(math.sqrt(2)) * math.sqrt(2 * self.onto.shape[1]) / level
         longest = self.longest_root(length_level, ROOM**2)  # clipped roots seem short here, and are clipped again
         edge = min(one * longest**2, DEAFENED)

@@ -293,7 +293,7 @@ def test_estimators_schemas_ledgers_and_files_know_the_unit(tmp_path):
     model = dp.LogisticRegression(unit="patient", most=2, budget=budget, **options).fit(x, y, unit=schema.units(table))
     promise = model.release_.spent
     assert (promise.unit, promise.most) == ("patient", 2)
-    assert "all records, 2 at most, of one patient" in str(model.release_.certificate)
+    assert "of one patient, at most 2" in str(model.release_.certificate)
     model.save(tmp_path / "model.npz", schema)
     assert dp.Release.load(tmp_path / "model.npz").spent == promise
     assert dp.Budget.open(ledger).spent.epsilon == 2.0
