@@ -149,7 +149,9 @@ class Feasible:
         given = [(item["kind"], indices(item["args"], len(template.nodes))) for item in constraints]
         sides = [(k, side == 0) for kind, args in given for side, k in enumerate(args) if kind != "semidefinite"]
         squares(template, self, dict.fromkeys(sides, ZERO))
-        for kind, args in sorted(given, reverse=True):  # inequalities before equations
+        # Inequalities before equations, and bounds on coordinates before those on sums
+        long = [max([0, *(len(e) for a in args for e in template.nodes[a].entries or ())]) for _, args in given]
+        for _, _, kind, args in sorted((k == "equality", n, k, a) for n, (k, a) in zip(long, given, strict=True)):
             spend(10 + sum(template.nodes[a].size for a in args))
             known, nodes = len(self.balls) + len(self.simplices), [template.nodes[a] for a in args]
             affine = all(node.entries is not None for node in nodes)
@@ -196,7 +198,7 @@ class Feasible:
             for side in (ONE, -ONE)[: 1 + sizes]:
                 both = entry_sum((scaled(entry, side), scaled(limit, -ONE)))
                 moving, rest = {c: a for (c, _), a in both.items() if c >= 0}, -both.get(CONSTANT, ZERO)
-                if kind == "equality" and min(moving.values(), default=ZERO) > 0:
+                if min(moving.values(), default=ZERO) > 0 and (kind == "equality" or len(moving) > 1):
                     if all(self.bounds[False].get(c, -ONE) >= 0 for c in moving):
                         self.simplices.append((set(moving), (ZERO, rest / min(moving.values()))))
                 elif len(moving) == 1:

@@ -138,9 +138,8 @@ def learn_schema(
     if privacy.unit is not None:
         check_aligned({"the table": table, "unit": unit})
         people = People.read(privacy, columns[unit] if isinstance(unit, str) else unit, size, source.rng)
-        columns = {
-            name: values[people.kept] for name, values in columns.items()
-        }  # texts of dropped records must not become levels
+        # Texts of dropped records must not become levels.
+        columns = {name: values[people.kept] for name, values in columns.items()}
         weights = WHOLE // np.bincount(people.of)[people.of]
     require(unit is None or privacy.unit is not None, NO_UNIT)
     replaced = privacy.adjacency == "replace-one"
@@ -199,9 +198,8 @@ class SchemaRequest:
             known = {name: known.features[name] for name in names}
         known, learns_label = dict(known or {}), head["labels"] is None and head["label_bounds"] is None
         stands = {"label_bounds": (0, 1)} if learns_label else {}
-        Schema(
-            dict.fromkeys(names, (0, 1)), ignore=ignore, **{**head, **stands}
-        )  # raises for inconsistent declarations
+        # It raises for inconsistent declarations.
+        Schema(dict.fromkeys(names, (0, 1)), ignore=ignore, **{**head, **stands})
         read = [one.columns([*names, label, *mine]) for one in chain([given], parts)]
         columns = {name: tables.concatenate_values([own[name] for own in read]) for name in read[0]}
         kinds = {name: known.pop(name, None) for name in [*([label] if learns_label else []), *names]}

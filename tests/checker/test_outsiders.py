@@ -59,6 +59,15 @@ def test_what_users_declare_is_replayed_and_nothing_better(name, promise):
         assert not follows(mutated(proof, path, factor)), path
 
 
+@pytest.mark.parametrize("total", [0.5, 2.0])
+def test_nonnegative_coordinates_with_a_bounded_sum_bound_scores(total):
+    record, corner = dp.Record(x=dp.Box([0, -1], [1, 1])), [cp.sum(w) <= total, w >= 0]
+    template = dp.Template(record, lambda x: cp.exp(x @ w), 0.05 * cp.sum_squares(w), corner)
+    proof = dp.verify(template, PROMISES["pure"], SIZE, OBJECTIVE["pure"]).proof
+    assert check(proof).unreplayed == ()
+    assert not follows(mutated(proof, "claim gradient_bound", 0.97))
+
+
 @pytest.mark.parametrize(
     ("mechanism", "claim"), [(dp.OutputPerturbation(), "sensitivity"), (OBJECTIVE["pure"], "noise_scale")]
 )
