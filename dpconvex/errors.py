@@ -125,14 +125,14 @@ def text_of(expression: object) -> str:
 
 # CVXPY prints the names of its classes; users know those of its functions.
 CLASS = re.compile(r"\b(Power|Pnorm|GeoMean|QuadForm|MatrixFrac|normNuc|Trace|Sum|Prod|Hstack|Vstack)(?:Approx)?\(")
-INSIDE = r"((?:[^()]|\((?:[^()]|\([^()]*\))*\))*?)"  # the arguments of a call
+CALL_ARGUMENTS = r"((?:[^()]|\((?:[^()]|\([^()]*\))*\))*?)"  # the arguments of a call
 TIDIED = {
     r"Promote\(([^(),]+), \([^()]*\)\)": r"\1",
     r", None, False\)": ")",
     r" \+ --": " + ",
     r" \+ -": " - ",
-    rf"\breshape\({INSIDE}, \(1,\), F\)": r"\1",  # a number that was made a vector of one entry
-    rf"\bquad_over_lin\({INSIDE}, 1\.0\)": r"sum_squares(\1)",
+    rf"\breshape\({CALL_ARGUMENTS}, \(1,\), F\)": r"\1",  # a number that was made a vector of one entry
+    rf"\bquad_over_lin\({CALL_ARGUMENTS}, 1\.0\)": r"sum_squares(\1)",
 }
 
 

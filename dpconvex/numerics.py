@@ -42,7 +42,7 @@ TINY = 2.0**-1021  # Results of functions below this have lost digits, or all of
 APART = 1e-9
 HALF, SMALLEST = 26, 1e-290  # Half of the digits of a number, and the smallest number that has them all
 # Numbers with at most this many binary digits after the point are summed exactly, if they are not large.
-FRACTION = 20
+POINT_BITS = 20
 CANCELLED = 2.0**-10  # A sum that is smaller than its terms by this factor is added up again, exactly
 INSIDE = 1 - 2.0**-36  # Covers the rounding of norms of 2^16 numbers and of products, before these are made whole
 
@@ -199,8 +199,8 @@ def rounded_sums(values: Array, starts: Indices) -> Ends:
     total, size = np.add.reduceat(values, starts), np.add.reduceat(np.abs(values), starts)
     ends = np.append(starts[1:], len(values))
     # Sums of few whole multiples of a unit are exact.
-    units = np.ldexp(values, FRACTION)
-    whole = np.logical_and.reduceat(np.rint(units) == units, starts) & (np.ldexp(size, FRACTION) < 1 / EPSILON)
+    units = np.ldexp(values, POINT_BITS)
+    whole = np.logical_and.reduceat(np.rint(units) == units, starts) & (np.ldexp(size, POINT_BITS) < 1 / EPSILON)
     error = np.where((ends - starts > 1) & ~whole, (ends - starts) * EPSILON * size, 0.0)
     for k in np.flatnonzero((ends - starts > 1) & (np.abs(total) <= CANCELLED * size) & (size < np.inf)):
         total[k] = math.fsum(values[starts[k] : ends[k]])

@@ -19,7 +19,7 @@ from dpconvex.util.arguments import require
 from dpconvex.util.markup import upward
 from dpconvex.util.plain_data import build, field_names, is_real
 
-SMALLEST = 1e-12  # Smaller Gaussian shifts and epsilons are rounded up to this, to tabulate their profiles
+SMALLEST_LEVEL = 1e-12  # Smaller Gaussian shifts and epsilons are rounded up to this, to tabulate their profiles
 DEEPEST = 50  # Largest depth of nested compositions in a file
 
 
@@ -75,7 +75,7 @@ class Approximate(Event):
 
     def profile(self) -> Profile:
         """Return the profile of the worst case, randomised response with failures of delta (Kairouz, Oh & Viswanath 2015)."""
-        loss, useful = min(max(self.epsilon, SMALLEST), LARGEST_LOSS), self.epsilon <= LARGEST_LOSS
+        loss, useful = min(max(self.epsilon, SMALLEST_LEVEL), LARGEST_LOSS), self.epsilon <= LARGEST_LOSS
         return Profile(np.array([loss]), np.array([self.delta if useful else 1.0]))
 
     def of_group(self, people: int) -> Event:
@@ -83,7 +83,7 @@ class Approximate(Event):
 
     def group_delta(self, people: int) -> float:
         """Return the delta for a group of people: ``delta * sum of exp(k epsilon) for k < people``, at most 1."""
-        each = max(self.epsilon, SMALLEST)
+        each = max(self.epsilon, SMALLEST_LEVEL)
         more = math.expm1(people * each) / math.expm1(each) if people * each < 700 else 1e300
         return min(more * self.delta * (1 + SUM_SLACK), 1 - 1e-15)
 
@@ -116,7 +116,7 @@ class Gaussian(Event):
     mu: float
 
     def profile(self) -> Profile:
-        mu = max(self.mu, SMALLEST)
+        mu = max(self.mu, SMALLEST_LEVEL)
         return tabulated(lambda epsilon: float(gaussian_delta(epsilon, mu)), scale=mu + mu * mu)
 
     def of_group(self, people: int) -> Event:

@@ -24,7 +24,7 @@ ALONG = (0.0, -0.1, 0.1, -0.25, 0.25, -0.5, 0.5)
 # Lengths of noise to try along a difference, in units of the scale of matrix-shaped noise.
 LENGTHS = np.append(0.0, np.outer([1.0, -1.0], np.geomspace(0.01, 100.0, 40)).ravel())
 # Relative distance of answers from the faces of K, and relative size of singular values that are rounding.
-INSIDE, RANK = 1e-6, 1e-9
+FROM_FACES, RANK = 1e-6, 1e-9
 COARSE, FINE = 1200, 8000  # Cells of the line, to compare linear terms and for the final bound
 # Sampled answers, to compare candidates and for the final bound; probability of a false alarm.
 PILOT, SAMPLES, ALARM = 500, 20000, 1e-9
@@ -113,7 +113,7 @@ class Objective:
         theta, frame = one.theta[0], np.eye(self.basis.shape[1])
         if not self.free:  # only answers in the interior of K have a density
             around = self.rng.normal(size=(64, len(theta))) * max(float(np.linalg.norm(theta)), 1.0)
-            theta = theta + INSIDE * (self.search.enter(around).mean(axis=0) - theta)
+            theta = theta + FROM_FACES * (self.search.enter(around).mean(axis=0) - theta)
         elif self.gaussian:
             rows = np.concatenate([side.rows(len(theta))[0][0] for side in one.sides]) @ self.basis
             turned = np.concatenate([unit(rows), unit(rows @ self.public)])  # also the rows times the curvature

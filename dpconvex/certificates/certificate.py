@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from dpconvex.accounting.budget import charge_schema
 from dpconvex.accounting.composition import best_total, profile_pairs
-from dpconvex.accounting.events import SMALLEST, Approximate, Event, event_of
+from dpconvex.accounting.events import SMALLEST_LEVEL, Approximate, Event, event_of
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.certificates.integer_noise import ClusteringNoise, IntegerNoise
 from dpconvex.certificates.loaded_event import confirmed_event
@@ -232,7 +232,7 @@ class Certificate(CertificateText):
         if not math.isfinite(found):
             why = f"no epsilon of {people} people holds at so small a delta"
             raise NotPrivate(why, f"delta = {wanted:g}", "ask for a larger delta=")
-        return own.part(max(found, SMALLEST), wanted)
+        return own.part(max(found, SMALLEST_LEVEL), wanted)
 
     def risk(self, false_positives: ArrayLike) -> Any:
         """Return a lower bound on the false negative rate of an attack at each false positive rate, with the shape of the rates.

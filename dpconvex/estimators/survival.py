@@ -18,7 +18,7 @@ from dpconvex.estimators.tables import checked, lazily
 from dpconvex.util.arguments import recast, require
 from dpconvex.util.arrays import Array
 
-TINY = np.finfo(float).tiny
+SMALLEST_NORMAL = np.finfo(float).tiny
 SURV = "sksurv.util.Surv.from_arrays(event, time), or np.array(list(zip(event, time)), dtype='?,f8')"
 
 
@@ -37,7 +37,7 @@ class SurvivalFunction:
         require(((given >= self.x[0]) & (given <= self.x[-1])).all(), said, DomainError)
         if not self.logarithmic:
             return np.asarray(np.interp(given, self.x, self.y))
-        return np.exp(np.interp(given, self.x, np.log(np.maximum(self.y, TINY))))
+        return np.exp(np.interp(given, self.x, np.log(np.maximum(self.y, SMALLEST_NORMAL))))
 
 
 class SurvivalRegressor(
@@ -122,7 +122,7 @@ class SurvivalRegressor(
 
     def predict_cumulative_hazard_function(self, X: ArrayLike, return_array: bool = False) -> Any:
         """Return cumulative hazards, minus the logarithms of the survival functions; costs no privacy."""
-        hazards = -np.log(np.maximum(self.predict_survival_function(X, return_array=True), TINY))
+        hazards = -np.log(np.maximum(self.predict_survival_function(X, return_array=True), SMALLEST_NORMAL))
         return hazards if return_array else self._functions(hazards, False)
 
     def _functions(self, values: Array, survival: bool) -> NDArray[Any]:

@@ -14,8 +14,8 @@ from dpconvex.errors import DomainError
 from dpconvex.features.transformers import LearnsNothing, finite_rows, raise_unusable
 from dpconvex.util.arguments import COUNT, POSITIVE, check_fields, require
 
-# Smaller entries count as 0.  Rows have length INSIDE, so that no rounding to single precision makes them longer than 1.
-SMALLEST, INSIDE = 1e-300, 1 - 1e-6
+# Smaller entries count as 0.  Rows have length ROW_LENGTH, so that no rounding to single precision makes them longer than 1.
+SMALLEST_ENTRY, ROW_LENGTH = 1e-300, 1 - 1e-6
 
 
 @dataclass(eq=False, repr=False)
@@ -61,9 +61,9 @@ class GroupNormalizer(LearnsNothing):
             for row in start + np.flatnonzero(~np.isfinite(spread).all(axis=(1, 2))):
                 raise_unusable("GroupNormalizer: row", int(row), rows[row])
             largest = np.abs(parts).max(axis=(1, 2), keepdims=True)  # its square may overflow
-            parts /= np.where(largest > SMALLEST, largest, np.inf)
+            parts /= np.where(largest > SMALLEST_ENTRY, largest, np.inf)
             lengths = np.sqrt(np.square(parts).sum(axis=(1, 2), keepdims=True))
-            parts *= INSIDE / np.where(lengths > 0, lengths, 1.0)
+            parts *= ROW_LENGTH / np.where(lengths > 0, lengths, 1.0)
             result[start : start + step] = parts.reshape(-1, rows.shape[1])
         return with_origin(result, X)
 

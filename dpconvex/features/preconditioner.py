@@ -16,12 +16,12 @@ from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array, squared_lengths
 from dpconvex.util.plain_data import is_real
 
-# Entries of the matrix have FINE levels, those of a record RECORD_LEVELS relative to its largest, unless below SMALLEST.
+# Entries of the matrix have FINE levels, those of a record RECORD_LEVELS relative to its largest, unless below SMALLEST_ENTRY.
 # Rows of the matrix add up to at most FINE * WIDEST, so that sums stay below 2^53.
-FINE, WIDEST, RECORD_LEVELS, SMALLEST = 2**22, 2**12, 2**18, 1e-250
+FINE, WIDEST, RECORD_LEVELS, SMALLEST_ENTRY = 2**22, 2**12, 2**18, 1e-250
 BLOCK = 2**22  # Number of entries of a block of records
-# Results have length at most INSIDE, and entries that are multiples of GRID.
-INSIDE, GRID = 1 - 1e-12, 2.0**-20
+# Results have length at most ROW_LENGTH, and entries that are multiples of GRID.
+ROW_LENGTH, GRID = 1 - 1e-12, 2.0**-20
 
 
 @dataclass(eq=False, repr=False)
@@ -92,8 +92,8 @@ def in_whole_numbers(matrix: Array) -> Array:
 def turned(rows: Array, matrix: Array) -> Array:
     """Return records times a matrix of integers, scaled to length 1; sums of integers below 2^53 are exact in any order."""
     largest = np.abs(rows).max(axis=1)
-    scale = np.where(largest > SMALLEST, RECORD_LEVELS / np.maximum(largest, SMALLEST), 0.0)
+    scale = np.where(largest > SMALLEST_ENTRY, RECORD_LEVELS / np.maximum(largest, SMALLEST_ENTRY), 0.0)
     found = np.trunc(rows * scale[:, None]) @ matrix.T
     lengths = np.sqrt(squared_lengths(found))
     lengths[lengths == 0] = 1.0
-    return np.asarray(np.trunc(found * (INSIDE / lengths)[:, None] / GRID) * GRID)
+    return np.asarray(np.trunc(found * (ROW_LENGTH / lengths)[:, None] / GRID) * GRID)

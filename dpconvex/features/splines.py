@@ -35,7 +35,7 @@ COARSE, LEVELS = 5, 32
 # straight line, and smallest eigenvalue kept, relative to the largest.
 STRETCH, LENGTH, CURVED, KEPT = 2.0**-7, 0.3, 0.2, 0.015
 # Bound on the length of rows, below 1 so that rounding does not matter.
-INSIDE = 1 - 1e-12
+ROW_LENGTH = 1 - 1e-12
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class SplineEncoder(TableTransformer):
     def roots(self, blocks: Sequence[SplineBlock]) -> list[Array]:
         """Return the root of the prior covariance of each block, scaled so that rows of features have length at most 1."""
         roots = [block.root for block in blocks]
-        scale = INSIDE / np.sqrt(sum((root**2).sum(axis=1).max() for root in roots))
+        scale = ROW_LENGTH / np.sqrt(sum((root**2).sum(axis=1).max() for root in roots))
         return [root * scale for root in roots]
 
     def encoded(self, X: Any, clip: bool | None = None) -> dict[str, Array]:

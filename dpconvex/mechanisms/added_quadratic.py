@@ -22,8 +22,8 @@ MARGIN, HINGE, FOLLOWED, SIGNAL, GROWTH = 8.0, 3.0, 0.45, 30.0, 0.3
 EXPONENTIAL = {EXP, LOGISTIC, LOG_SUM_EXP, NEG_LOG_NORMCDF}
 LARGEST_LOG = 500.0  # The exponential of this does not overflow
 NEGLIGIBLE = 1e-9  # Slope of the added quadratic on K, next to the slope of all losses
-SMALLEST = 1e-100  # A set with a single point gets this radius, so that divisions succeed
-CANCELLED = 1e-9  # A row below this fraction of the longest is rounding error of terms that cancel
+SMALLEST_RADIUS = 1e-100  # A set with a single point gets this radius, so that divisions succeed
+ZERO_ROW = 1e-9  # A row below this fraction of the longest is rounding error of terms that cancel
 # Steps of log(mu) that are tried before the best one is refined.
 STEPS = np.concatenate([[0.0], np.geomspace(1e-2, 30.0, 15)])
 # Larger than all logarithms of numbers, and finite, so that a search can continue.
@@ -42,20 +42,20 @@ def reference_radius(analysis: Analysis) -> float:
     form, norm = analysis.form, np.concatenate(analysis.gram.row_lengths)
     offsets = [analysis.ranges[leaf][0] for leaf in form.every_leaf]
     low, high = (np.concatenate(ends) for ends in zip(*offsets, strict=True))
-    moves = norm > CANCELLED * norm.max(initial=0.0)
+    moves = norm > ZERO_ROW * norm.max(initial=0.0)
     low, high, norm = low[moves], high[moves], norm[moves]
-    spread = high - low > CANCELLED * (abs(low) + abs(high))  # otherwise it is rounding error
+    spread = high - low > ZERO_ROW * (abs(low) + abs(high))  # otherwise it is rounding error
     scaled = any(node.variables and node.atom in EXPONENTIAL for node in postorder(form.losses))
-    alone = MARGIN if scaled else np.where(abs(low) > CANCELLED, HINGE * abs(low), MARGIN)
+    alone = MARGIN if scaled else np.where(abs(low) > ZERO_ROW, HINGE * abs(low), MARGIN)
     length = np.where(spread, FOLLOWED * (high - low), alone) / norm
-    return max(min(float(length.max(initial=0.0)), form.feasible.norm_bound), SMALLEST)
+    return max(min(float(length.max(initial=0.0)), form.feasible.norm_bound), SMALLEST_RADIUS)
 
 
 def minimiser_radius(analysis: Analysis, size: int, noise: float, dimension: int) -> float:
     """Return a guess of the minimiser's norm, for noise of this size and dimension on the sum of gradients."""
-    signal = size * analysis.gradient_bound * dimension / max(noise, SMALLEST)
+    signal = size * analysis.gradient_bound * dimension / max(noise, SMALLEST_RADIUS)
     growth = (signal / SIGNAL) ** GROWTH
-    return max(min(reference_radius(analysis) * growth, analysis.form.feasible.norm_bound), SMALLEST)
+    return max(min(reference_radius(analysis) * growth, analysis.form.feasible.norm_bound), SMALLEST_RADIUS)
 
 
 def best_added(
@@ -92,7 +92,7 @@ def least_added(analysis: Analysis, size: int) -> float:
     bound = analysis.form.feasible.norm_bound
     if analysis.modulus > 0 or not math.isfinite(bound):
         return 0.0
-    return max(NEGLIGIBLE * size * analysis.gradient_bound / max(bound, SMALLEST), SMALLEST)
+    return max(NEGLIGIBLE * size * analysis.gradient_bound / max(bound, SMALLEST_RADIUS), SMALLEST_RADIUS)
 
 
 def check_strong_convexity(analysis: Analysis, added: float | None) -> None:

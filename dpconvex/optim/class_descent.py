@@ -48,7 +48,7 @@ LEAST_LENGTH, HARMLESS, TO_LABELS = 0.1, 0.2, 2.0
 # From this ratio of slopes near 0 to slopes far away, scores are no logits: they are shortened together with their constants.
 HINGE_SLOPES = 0.9
 # Share of the squared level for queries at the constants, and the prior deviation of constants, next to the margin.
-SHIFTS, APART = 0.03, 0.7
+SHIFTS, PRIOR_DEVIATION = 0.03, 0.7
 # Steps are halved if a gradient reverses this fraction of the last step, and so many deviations of its noise.
 REVERSAL, REVERSAL_NOISE = 0.5, 3.0
 # Queries for the length: their number, the prior deviation of the length, and the doubted fraction of a change.
@@ -278,7 +278,10 @@ def balance_constants(fit: Fit, table: Array, spread: float, ridge: Array, pull:
     assert public.of_labels is not None
     table, most = table.copy(), public.lipschitz * math.sqrt(queries.privacy.most)
     margin = float(public.of_labels(np.zeros(table.shape[1]))[0].mean()) / public.slope
-    curved, variance = public.lipschitz / 2 / (margin + spread) + ridge, (APART * margin) ** 2 * np.ones_like(ridge)
+    curved, variance = (
+        public.lipschitz / 2 / (margin + spread) + ridge,
+        (PRIOR_DEVIATION * margin) ** 2 * np.ones_like(ridge),
+    )
     noise = queries.sensitivity * most / (level * size)
     queries.set_metric(np.eye(len(table))[-1:] / queries.constant)
     for _ in range(LENGTH_QUERIES):

@@ -25,7 +25,7 @@ SWEEPS = 6  # Of ADMM; each sweep starts at the end of the last one
 # Parameters for which a conic solver takes hundredths of a second. And records for each direction and unit of the level from
 # which each step solves a cone: with few records, cones make noise of steps permanent.
 MOST_IN_CONES, CONE_RECORDS = 150, 30.0
-INSIDE = 1e-5  # Largest projection distance of scores that count as inside K, relative to their length
+NEAR_K = 1e-5  # Largest projection distance of scores that count as inside K, relative to their length
 FAR_AWAY = 1e3  # Largest distance at which K is tested
 UNREAD_WEIGHT = 1e-9  # Weight of parameters that no score reads, next to the largest
 RELATIVE_STEP = 1e-3  # Relative step of differences of the regularizer
@@ -96,7 +96,7 @@ class ImplicitSteps:
         def is_inside(part: float) -> bool:
             points = K.project(part * theta) - part * theta, part * theta
             moved, whole = (float(np.linalg.norm(self.from_metric @ self.scores.table(point))) for point in points)
-            return moved <= INSIDE * whole
+            return moved <= NEAR_K * whole
 
         def last_inside(end: float) -> float:
             inside, outside = (end, end) if is_inside(end) else (1.0, end)

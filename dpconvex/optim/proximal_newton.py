@@ -23,7 +23,7 @@ SHIFT, STEEPEST, LEAST_SHIFT, FAILED, POOR, HELD, RIGHT = 1e-2, 1e-3, 1e-9, 1e-3
 ROUNDING_SHARE = 1e-11  # Rounding hides differences of values below this share of them
 # The model is minimised to a fraction of the residual (rougher for a matrix, which solves a system in each step), in at most so
 # many steps, each with at most so many products.
-FRACTION, ROUGHER, EXACT, INNER_STEPS, PRODUCTS = 0.1, 0.5, 1e-14, 30, 200
+MODEL_FRACTION, ROUGHER, EXACT, INNER_STEPS, PRODUCTS = 0.1, 0.5, 1e-14, 30, 200
 # If less of a step than this helps, the projection's active set changes nearby; so many proximal-gradient steps are cheaper.
 SHORT_STEP, FORWARD = 0.1, 4
 FLAT = 1e-9  # Directions with a smaller derivative of the projection count as fixed
@@ -214,7 +214,7 @@ def minimise(coordinates: Coordinates, model: LinearMap, gradient: Array, start:
 
     now = state(start)
     first = largest * float(np.linalg.norm(now[3]))
-    fraction = ROUGHER if isinstance(model, Dense) else FRACTION
+    fraction = ROUGHER if isinstance(model, Dense) else MODEL_FRACTION
     enough = max(fraction * first, EXACT * float(np.linalg.norm(gradient)))
     for _ in range(INNER_STEPS):
         envelope, x, forward, residual, derivative = now

@@ -18,7 +18,7 @@ from dpconvex.util.markup import digits
 STEEPEST = 4.0  # Largest slope of log-odds, for underconfident scores
 TRUE = 0.2  # Usual error of the slope of calibrated probabilities
 LEVEL = 0.96  # Share of replicates in an interval, above 0.95 because they are few
-INSIDE = 16  # Points in a cell
+CELL_POINTS = 16  # Points in a cell
 BINS = 10  # Most bins of a calibration curve
 FINEST = 10_001  # Grid of probabilities for a search
 FINER, SWEEPS = 8, 10  # Parts of a gap between knots, and iterations of the likelihood in them
@@ -203,7 +203,7 @@ def inside(table: Array, edges: Array, noise: float) -> tuple[Array, Array]:
     Densities of records slope as in `positions`.  The label frequencies follow the curve of `calibrated`, for counts with this
     variance of the noise.
     """
-    part = (np.arange(INSIDE) + 0.5) / INSIDE
+    part = (np.arange(CELL_POINTS) + 0.5) / CELL_POINTS
     chance = edges[:-1, None] + np.diff(edges)[:, None] * part
     both = table.sum(axis=1)
     density = np.exp(12 * ((positions(both, edges) - middles(edges)) / np.diff(edges))[..., None] * (part - 0.5))
@@ -227,7 +227,7 @@ def above(threshold: float, table: Array, edges: Array, noise: float) -> Array:
     along = (threshold - edges[right - 1]) / (edges[right] - edges[right - 1])
     if along == 1:
         return np.asarray(table[..., right:].sum(axis=2))
-    beyond = np.clip(np.arange(1, INSIDE + 1) - INSIDE * along, 0.0, 1.0)
+    beyond = np.clip(np.arange(1, CELL_POINTS + 1) - CELL_POINTS * along, 0.0, 1.0)
     own = table[..., right - 1] * (inside(table, edges, noise)[1][:, :, right - 1] @ beyond)
     return np.asarray(table[..., right:].sum(axis=2) + own)
 

@@ -16,7 +16,7 @@ from dpconvex.util.runtime import once
 CLOSE = 2.0**-46  # Coefficients that agree to this relative accuracy are equal
 ROOT_ACCURACY = 1e-14  # Products of entries agree to this relative accuracy
 COVERED = 1e-12  # A direction outside the span of the noise has a residual far above this
-CANCELLED = 1e-10  # Rounding of gradients, relative to their bound, above which terms are taken to cancel
+CANCELLING = 1e-10  # Rounding of gradients, relative to their bound, above which terms are taken to cancel
 MOST = 2**26  # Largest table that fits into memory, features times monomials
 
 
@@ -56,7 +56,7 @@ def rank_one_structures(analysis: Analysis) -> tuple[RankOne, ...]:
     """Return the structures that make every gradient of a template a rank-one matrix; () if there are none."""
     form = analysis.form
     # If large terms cancel, their sum need not have the structure of the terms.
-    if any(loss.gradients.slacks.max() > CANCELLED * loss.gradient_bound for loss in analysis.losses):
+    if any(loss.gradients.slacks.max() > CANCELLING * loss.gradient_bound for loss in analysis.losses):
         return ()
     leaves = [form.polynomial(leaf).part(with_theta=True) for leaf in form.every_leaf]
     found = structures(leaves, form.space) if leaves else ()

@@ -16,7 +16,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.columns import Stored, block_readers, dense, itself, take_rows as taken
 from dpconvex.sums.clipping import WRITTEN, Norms, clip_gradients, sum_by_person, sum_one_by_one
 from dpconvex.sums.design import TABLE, Design, Product, product, product_apart
-from dpconvex.sums.exact_sums import Query, RecordBlock, Sums, block_sums
+from dpconvex.sums.exact_sums import RecordBlock, SumQuery, Sums, block_sums
 from dpconvex.sums.forms import Label, LeafForm
 from dpconvex.sums.grouped_sums import person_sums, vector_sums
 from dpconvex.sums.programs import LANES
@@ -299,7 +299,7 @@ class RecordSums:
 
         return np.zeros(len(theta)) + pairwise_sum(self._of_groups(by_person(people, step), one, "people"))
 
-    def query(self, query: Query, people: Indices | None = None) -> Sums:
+    def query(self, query: SumQuery, people: Indices | None = None) -> Sums:
         """Return exact sums of clipped gradients, curvatures and counts by gradient norm; `people` clip each person's sum."""
 
         def one(block: Block) -> Sums:

@@ -24,7 +24,7 @@ Exact = NDArray[np.int64]
 MATRIX_BITS = 22  # Of a matrix entry; a block has at most 2^16 records
 assert BLOCK == 2**16
 LEVERAGE = " leverage"  # The batch field with the length of each record's rows in the metric
-HALF = 2.0**26  # Sums are carried in two parts, so that no number of blocks overflows
+LOWER_PART = 2.0**26  # Sums are carried in two parts, so that no number of blocks overflows
 CACHED = 2**18  # Numbers of rows that are computed at a time
 
 
@@ -225,10 +225,10 @@ def clipped_moment(batch: Batch, leverage: Leverage, most: float) -> Exact:
 
 def split_integers(sums: Array) -> Exact:
     """Split integers below 2^53 into multiples of 2^26 and remainders, shape (2, ...)."""
-    high = np.floor(sums / HALF)
-    return np.stack([high, sums - high * HALF]).astype(np.int64)
+    high = np.floor(sums / LOWER_PART)
+    return np.stack([high, sums - high * LOWER_PART]).astype(np.int64)
 
 
 def to_integers(parts: Exact) -> NDArray[Any]:
     """Return exact Python integers from the two parts of `split_integers`."""
-    return np.asarray(parts[0].astype(object) * int(HALF) + parts[1].astype(object))
+    return np.asarray(parts[0].astype(object) * int(LOWER_PART) + parts[1].astype(object))

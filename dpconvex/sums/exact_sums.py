@@ -31,7 +31,7 @@ FLAT = 1e-10  # A pivot of a Hessian below this fraction of its diagonal counts 
 NO_NUMBERS: Array = np.zeros(0)
 
 
-class Query(NamedTuple):
+class SumQuery(NamedTuple):
     """One query to the records at public parameters: the sums that it asks for, and their clipping bounds."""
 
     rows: ExactRows
@@ -92,7 +92,7 @@ def derivative_along(slopes_at: Callable[[Any], Any], forms: Any, along: Array, 
 class RecordBlock:
     """A block of records in one query, padded to a multiple of `LANES`."""
 
-    query: Query
+    query: SumQuery
     block: "Block"
 
     def __post_init__(self) -> None:
@@ -177,7 +177,7 @@ def block_sums(part: RecordBlock) -> Sums:
     return part.sums(gradient, (lengths * leverages)[:count], units[0, :count] > 0)
 
 
-def gradient_sum(query: Query, rows: Any, units: Array, grid: float = 1.0) -> Array:
+def gradient_sum(query: SumQuery, rows: Any, units: Array, grid: float = 1.0) -> Array:
     """Return the sum of products of slopes and rows in multiples of the grid, in integers, shape (columns, rows)."""
     columns = units if query.rows.jacobian is None else units.T.reshape(1, -1)
     found = np.asarray(rows.T @ (columns[0] if len(columns) == 1 else columns.T)).T.reshape(len(columns), -1) / grid

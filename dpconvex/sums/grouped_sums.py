@@ -8,7 +8,7 @@ import numpy as np
 from dpconvex.data.columns import dense
 from dpconvex.numerics import INSIDE
 from dpconvex.sums.exact_rows import MATRIX_BITS, ExactRows, split_integers
-from dpconvex.sums.exact_sums import LARGEST, LONGEST_BITS, Query, RecordBlock, Sums, gradient_sum
+from dpconvex.sums.exact_sums import LARGEST, LONGEST_BITS, RecordBlock, SumQuery, Sums, gradient_sum
 from dpconvex.sums.linear_scores import ROW_BITS
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.summation import BLOCK
@@ -97,7 +97,7 @@ def vector_sums(part: RecordBlock, people: Indices) -> Sums:
     return part.sums(found.gradient, lengths, np.ones(len(lengths), dtype=bool))
 
 
-def along_rows(query: Query, turned: Array, units: Array) -> Array:
+def along_rows(query: SumQuery, turned: Array, units: Array) -> Array:
     """Return the sum over each record's rows of slope times row, by columns, shape (n, columns * count)."""
     if query.rows.jacobian is None:
         return np.asarray((units.T[:, :, None] * turned).reshape(len(turned), -1))

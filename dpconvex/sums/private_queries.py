@@ -27,7 +27,7 @@ from dpconvex.sums.exact_rows import (
     to_integers,
     with_leverages,
 )
-from dpconvex.sums.exact_sums import CURVATURE_BITS, NO_NUMBERS, SLOPE_BITS, Query, Sums, on_coefficient_grid
+from dpconvex.sums.exact_sums import CURVATURE_BITS, NO_NUMBERS, SLOPE_BITS, SumQuery, Sums, on_coefficient_grid
 from dpconvex.sums.linear_scores import ROW_BITS, LinearScores
 from dpconvex.util.arrays import Array, Indices
 
@@ -212,7 +212,7 @@ class PrivateQueries:
     def _sums(self, table: Array, **options: Any) -> Sums:
         """Return the exact sums of a query at a table of parameters, before noise."""
         coefficients = on_coefficient_grid(self.scores.coefficients(table * self.units), self.rows, self.scores.radius)
-        query = Query(self.rows, self.scores.to_forms, coefficients, width=self.scores.width, **options)
+        query = SumQuery(self.rows, self.scores.to_forms, coefficients, width=self.scores.width, **options)
         found = form_sum(self.leveraged, self.scores.form, "query", query, rows=self.people)
         return query.nothing if found is None else found
 

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 
-class Statistics(ModuleType):
+class DeferredStatistics(ModuleType):
     """The module `scipy.stats`, imported on first use: CVXPY needs one of its functions, for one atom."""
 
     def entropy(self, *arguments: Any) -> Any:
@@ -47,7 +47,7 @@ class Unasked:
         """Return None, so that Python makes the module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__class__ = Statistics
+        module.__class__ = DeferredStatistics
 
 
 sys.meta_path.insert(0, Unasked)
