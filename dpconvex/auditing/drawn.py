@@ -130,7 +130,8 @@ def noise_of(analysis: Analysis, certificate: Certificate, mechanism: Mechanism)
     one, unit = certificate, 1.0
     if isinstance(certificate, DescentCertificate):
         settings = {**certificate.settings, "steps": float(min(certificate.steps, count)), "momentum": 0.0}
-        one, unit = certificate.copied(event=None, settings=settings), certificate.step_size
+        settings["last_step"] = unit = certificate.step_size
+        one = certificate.copied(event=None, settings=settings)
     while len(found) < count:
         engine: Any = Nothing(dim)
         answer = mechanism.run(analysis, one, engine, rng)

@@ -35,9 +35,11 @@ LARGEST_CLIP = 1e75  # Squares of norms near the clip, and their factors, neithe
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
 # Limits of the step, in margins: movement of a margin by the noise of all steps; and movement by one step of all records'
 # clipped gradients, times the number of directions that records share evenly. A loss without a bound on its slope has a lower
-# limit; so has one with kinks and targets, whose slopes do not vanish. If curvature is known, the limit is also BENDS times its
-# inverse.
-NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, KINK_MARGIN, BENDS = 2.0, 45.0, 7.0, 0.2, 54.0
+# limit. If curvature is known, the limit is also BENDS times its inverse.
+NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
+# Slopes of targets do not vanish far away, and bounds do not tell how far targets spread. Their steps shrink: the limits of the
+# first step, and the last one, as a movement by all records' clipped gradients.
+TARGET_NOISE, FIRST_MARGIN, LAST_MARGIN = 0.5, 7.0, 0.007
 GRAIN = 2.0**-53  # Sampling probabilities are multiples of this, as uniform variates are
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
 CLIPPED_SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
@@ -194,7 +196,10 @@ class NoisyGradientDescent(base.ForUnits):
             raise TemplateError(f"NoisyGradientDescent: {why} in sum form; {remedy}.")
         momentum = MOMENTUM if self.momentum is None else float(self.momentum)
         settings = {"clip": float(self.clip), "steps": float(steps), "step_size": step, "momentum": momentum}
-        return settings | {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})
+        settings |= {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})
+        if self.step_size is None and has_targets(analysis):
+            settings["last_step"] = min(LAST_MARGIN * margin_length(analysis) / (bound * size * rate), step)
+        return settings
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
         """Return the certificate with more noise, which hides rounding in sums; with samples, a share of the budget pays it."""
@@ -223,6 +228,7 @@ class NoisyGradientDescent(base.ForUnits):
         assert isinstance(certificate, DescentCertificate)
         basis, p, momentum = analysis.form.basis, certificate.noise_dimension, certificate.settings.get("momentum", 0.0)
         steps, step, clip, rate = certificate.steps, certificate.step_size, certificate.clip, certificate.sampling
+        shrinking = (certificate.settings.get("last_step", step) / step) ** (1 / steps)
         theta = engine.project(np.zeros(analysis.form.space.dim))
         velocity, total = np.zeros_like(theta), theta.copy()
         for _ in range(steps):
@@ -236,6 +242,7 @@ class NoisyGradientDescent(base.ForUnits):
             velocity = momentum * velocity + (1 - momentum) * step * released
             theta = engine.project(theta - velocity - step * rate * engine.public_gradient(theta))
             total = total + theta
+            step *= shrinking
         return total / (steps + 1) if clip == math.inf else theta
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
@@ -322,13 +329,18 @@ def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[fl
 def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, stiff: float) -> tuple[float, float]:
     """Return the step size, and a bound on it for records of any directions; `noise` is the noise of all steps together."""
     length, bend = margin_length(analysis), curvature_or_zero(analysis)
-    most = min(NOISE_MARGIN * length / noise, 1 / stiff if stiff else math.inf)
     margin = STEP_MARGIN if analysis.unbounded is None else UNBOUNDED_MARGIN
-    targets = any(np.ptp(analysis.ranges[leaf][0], axis=0).any() for leaf in analysis.form.every_leaf)
-    if analysis.kink is not None and targets and not analysis.form.template.record.discrete:
-        margin = KINK_MARGIN
     longest = min(margin * length / (bound * records), BENDS / (bend * records) if bend else math.inf)
+    moved = NOISE_MARGIN
+    if has_targets(analysis):
+        longest, moved = FIRST_MARGIN * length / (bound * records), TARGET_NOISE
+    most = min(moved * length / noise, 1 / stiff if stiff else math.inf)
     return min(most, longest), min(most, max(analysis.form.bases.count, 1) * longest)
+
+
+def has_targets(analysis: Analysis) -> bool:
+    """Return whether a leaf of one label has an offset that differs by records."""
+    return any(np.ptp(analysis.ranges[leaf][0], axis=0).any() for leaf in analysis.form.every_leaf)
 
 
 def margin_length(analysis: Analysis) -> float:

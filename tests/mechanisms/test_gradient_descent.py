@@ -215,12 +215,17 @@ def test_neighbours_at_a_tie_are_as_far_apart_as_certified():
     assert analyse(smooth).gradient_bound == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize("loss", [cp.abs, lambda u: cp.maximum(0.9 * u, -0.1 * u)], ids=["absolute", "quantile"])
-def test_steps_at_targets_with_kinks_do_not_grow_with_the_records(loss):
+@pytest.mark.parametrize("fields", [{}, {"k": dp.Choice([1, 2])}], ids=["", "labels"])
+@pytest.mark.parametrize(
+    "loss", [cp.abs, lambda u: cp.maximum(0.9 * u, -0.1 * u), cp.square], ids=["absolute", "quantile", "squares"]
+)
+def test_steps_at_targets_do_not_grow_with_the_records_or_their_bounds(loss, fields):
     """Slopes of targets do not vanish far away: with more records, clipped steps went farther and farther past them."""
     rng, w = np.random.default_rng(0), cp.Variable(3, name="w")
     x = rng.uniform(-1, 1, (3_000, 3)) / 2
     y = np.clip(x @ [0.5, -0.3, 0.2] + 0.05 * rng.normal(size=len(x)), -10, 10)
-    template = dp.Template(dp.Record(x=dp.Ball(3), y=dp.Box(-10, 10)), lambda x, y: loss(y - x @ w))
-    found = dp.solve(template, {"x": x, "y": y}, dp.Privacy(1.0, 1e-6), dp.NoisyGradientDescent(clip=1.0), seed=0)
+    record = dp.Record(x=dp.Ball(3), y=dp.Box(-10, 10), **fields)
+    template = dp.Template(record, lambda x, y, k=1: k * loss(y - x @ w))
+    data = {"x": x, "y": y} | dict.fromkeys(fields, [1] * len(x))
+    found = dp.solve(template, data, dp.Privacy(1.0, 1e-6), dp.NoisyGradientDescent(clip=1.0), seed=0)
     assert loss(y - x @ found["w"]).value.mean() < 0.8 * loss(y).value.mean()
