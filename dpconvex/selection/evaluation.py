@@ -13,7 +13,7 @@ from dpconvex.accounting.events import Pure
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import TemplateError
 from dpconvex.fitting.files import StatedNumbers
-from dpconvex.mechanisms.cell_counts import CLEAR, DEVIANCES, PREDICTIONS, RESIDUALS, Cells
+from dpconvex.mechanisms.cell_counts import DEVIANCES, PREDICTIONS, RESIDUALS, Cells
 from dpconvex.model.privacy import MOST_ROWS, Privacy
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.selection import measures
@@ -192,10 +192,8 @@ class Evaluation(StatedNumbers):
         table = self._table("probabilities", "scores")
         no, yes, _ = measures.calibrated(table, self.cells.edges, self._variance / self.clusters)
         found, even = (share(*measures.label_pairs(no, yes, self.cells.edges, ordered)) for ordered in (True, False))
-        # If noise may exceed a label's records over all cells, nothing is known.
-        few = table[0].sum(axis=1).min() <= CLEAR * np.sqrt(self._variance * table.shape[2])
-        ends = min(found.interval[0], even.interval[0]), found.interval[1]
-        return Estimate(found, (0.0, 1.0) if few else ends, found.most)
+        known = Estimate(found, (min(found.interval[0], even.interval[0]), found.interval[1]), found.most)
+        return measures.unless_hidden(known, table[0].sum(axis=1).min(), self._variance * table.shape[2])
 
     @property
     def _variance(self) -> float:
@@ -221,10 +219,12 @@ class Evaluation(StatedNumbers):
 
     def rates(self, threshold: float | None = None) -> dict[str, Estimate]:
         """Return sensitivity, specificity, precision, and the share of records above a threshold, by name."""
-        table = self._confusions(self.threshold if threshold is None else threshold)
-        (true_no, _), (_, true_yes) = np.moveaxis(table, 0, -1)
-        said, (no, yes) = table[:, :, 1].sum(axis=1), table.sum(axis=2).T
-        found = {"sensitivity": (true_yes, yes), "specificity": (true_no, no), "precision": (true_yes, said)}
+        at = self.threshold if threshold is None else threshold
+        table, noise = self._confusions(at), self._variance * (len(self.cells.edges) - 1)
+        (true_no, said_yes), (_, true_yes) = np.moveaxis(table, 0, -1)
+        said, (no, yes) = said_yes + true_yes, table.sum(axis=2).T
+        found = {"sensitivity": (true_yes, yes, 1.0, noise), "specificity": (true_no, no, 1.0, noise)}
+        found["precision"] = true_yes, said, 1.0, 2 * self._variance * sum(self.cells.edges > at)
         return {name: share(*parts) for name, parts in found.items()} | {"selected": share(said, table)}
 
     def calibration(self) -> Curve:

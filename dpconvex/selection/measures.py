@@ -140,9 +140,18 @@ def gain(part: Array, whole: Array) -> Estimate:
     return Estimate(found, (-np.inf, found.interval[1]), found.most) if endless else found
 
 
-def share(part: Array, table: Array, most: float = 1.0) -> Estimate:
-    """Return the mean of `part` over the records of a table, or the ratio of two arrays without cells."""
-    return estimate(ratio(part, whole(table)), most)
+def share(part: Array, table: Array, most: float = 1.0, noise: float = 0.0) -> Estimate:
+    """Return the mean of `part` over the records of a table, or the ratio of two arrays without cells.
+
+    `noise` is the variance on the number of records; without, it is known.
+    """
+    return unless_hidden(estimate(ratio(part, whole(table)), most), table[0].sum(), noise)
+
+
+def unless_hidden(found: Estimate, records: float, noise: float) -> Estimate:
+    """Return a share of these records; its interval is 0 to 1 if noise of this variance may exceed their number."""
+    known = np.isnan(found) or records >= CLEAR * np.sqrt(noise)
+    return found if known else Estimate(found, (0.0, 1.0), found.most)
 
 
 def curve(x: Array, values: Array, at: Array, most: float = 1.0, blur: ArrayLike = 0.0) -> Curve:
