@@ -22,20 +22,20 @@ Ends = tuple[Array, Array]  # lower and upper bounds
 # Tolerances: each number once, with its purpose and its tests.  A slack covers the rounding of the named computation: the
 # bound in a proof is multiplied by 1 + slack.
 UNIT_ROUNDOFF = 2.0**-53  # One operation in double precision: tests/sums/test_summation.py
-BOUND_SLACK = 1e-14  # A few roundings of one bound: tests/sensitivity/test_rounding.py
-SUM_SLACK = 1e-11  # Sums of up to some thousand terms, in each certified constant: tests/sensitivity/test_rounding.py
-NORM_SLACK = 1e-12  # Norms of records as computed, levels of noise, short sums of them: tests/sums/test_summation.py
+BOUND_SLACK = 1e-14  # A few roundings of one bound: tests/sensitivity/test_atom_bounds.py
+SUM_SLACK = 1e-11  # Sums of up to some thousand terms, in each certified constant: tests/noise/test_samplers.py
+NORM_SLACK = 1e-12  # Norms of records as computed, levels of noise, short sums of them: tests/noise/test_samplers.py
 TAIL_SLACK = 1e-9  # Quantiles, tails, and results of searches: tests/noise/test_samplers.py
 FUNCTION_SLACK = 1e-13  # SciPy's special functions: tests/noise/test_profiles.py
-MATRIX_SLACK = 1e-6  # Quantiles of matrix-shaped noise, which a search finds: tests/mechanisms/test_matrix_variate.py
+MATRIX_SLACK = 1e-6  # Quantiles of matrix-shaped noise, which a search finds: tests/noise/test_samplers.py
 GRID_SLACK = 4e-9  # The scale of integer noise beside that of real noise: tests/mechanisms/test_residual_noise.py
-LOSS_ROUNDING = 4e-15  # Elementary functions of tables of privacy losses: tests/accounting/test_composition.py
+LOSS_ROUNDING = 4e-15  # Elementary functions of tables of privacy losses: tests/noise/test_profiles.py
 EIGENVALUE_ROUNDING = 1e-15  # A computed eigenvalue or gradient, next to the largest: tests/sensitivity/test_bounds.py
 GRAM_ROUNDING = 2.0**-44  # A sum next to its absolute terms, some 500 roundings: tests/sensitivity/test_bounds.py
 CLIP_ROUNDING = 2.0**-50  # One term of the squared norm by which a gradient is clipped: tests/sums/test_summation.py
 RECORD_TOLERANCE = 1e-6  # A record outside its domain by rounding is put back: tests/data/test_columns.py
 DRAW_TOLERANCE = 1e-9  # Orthonormal columns keep the length of drawn noise: tests/noise/test_samplers.py
-TRANSLATION_TOLERANCE = 1e-9  # Values here and CVXPY's, next to the largest: tests/model/test_template.py
+TRANSLATION_TOLERANCE = 1e-9  # Values here and CVXPY's, next to the largest: tests/sums/test_compiled.py
 EPSILON = 2.0**-52  # The distance of 1 from the next larger number
 TINY = 2.0**-1021  # Results of functions below this have lost digits, or all of them
 # Two bounds of one number may contradict each other by this fraction of the size of its terms, which may be millions.

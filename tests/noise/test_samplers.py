@@ -21,13 +21,17 @@ from randomgen import ChaCha
 from refused import refused
 from scipy import stats
 
+import dpconvex as dp
+from dpconvex.accounting.events import Composition, Gaussian
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.mechanisms import private_selection
+from dpconvex.mechanisms.matrix_noise import noise_bound
 from dpconvex.mechanisms.noisy_queries import QueryNoise, choice_weights, noise_scale
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise import samplers
 from dpconvex.noise.gaussian import integer_level
-from dpconvex.noise.samplers import NoiseSource, gamma_direction, gaussian, in_subspace, seeded_generator
+from dpconvex.noise.samplers import SPHERICAL, NoiseSource, gamma_direction, gaussian, in_subspace, seeded_generator
+from dpconvex.sensitivity.rank_one_gradients import degrees_of_freedom
 
 ALARM = 1e-7
 SIZE = 30_000
@@ -268,3 +272,33 @@ def test_draws_have_the_law_of_the_weights():
     found = np.bincount([noise.picked(levels, rate) for _ in range(4000)], minlength=4)
     assert stats.chisquare(found, 4000 * weights / weights.sum()).pvalue > 1e-4
     assert sorted(QueryNoise(9.0, None).choose(np.arange(4), owner, 1.0, 1.0, 10)) == [0, 1, 2, 3]
+
+
+# Bounds that fall below the exact number if a slack of `numerics.py` is 0
+
+
+def test_levels_that_add_up_are_rounded_up():
+    for levels in np.random.default_rng(0).uniform(0.1, 1.0, (50, 3)).tolist():
+        found, _ = Composition(tuple(map(Gaussian, levels))).level()
+        assert Fraction(found) ** 2 >= sum(Fraction(level) ** 2 for level in levels)
+
+
+def test_a_level_is_no_less_than_steps_and_noise_say():
+    learner, steps = dp.load("logistic_regression", features=2), dp.NoisyGradientDescent(clip=0.7, steps=7)
+    for epsilon in (0.3, 0.5, 0.7, 0.9, 1.1, 1.3):
+        found = dp.verify(learner, dp.Privacy(epsilon, 1e-6), 1000, steps)
+        level = next(leaf.mu for leaf in found.event.leaves() if isinstance(leaf, Gaussian))
+        assert (Fraction(level) * Fraction(found.noise_scale)) ** 2 >= found.steps * Fraction(found.sensitivity) ** 2
+
+
+@pytest.mark.parametrize("bits", range(5, 100, 5))
+def test_noise_exceeds_its_caps_no_more_often_than_is_said(bits):
+    with mpmath.workdps(40):
+        for size in (1, 7, 300):
+            cap = SPHERICAL["gaussian"].quantile(size, 1.0, 2.0**-bits)
+            assert mpmath.gammainc(size / 2, mpmath.mpf(cap) ** 2 / 2, regularized=True) <= 2.0**-bits
+        for rows, columns in ((1, 4), (2, 2)):  # of a row, 1 / (1 + |row|^2) has a beta law
+            freedom = degrees_of_freedom(rows, columns)
+            square = (mpmath.mpf(noise_bound(rows, columns, 1.0, 2.0**-bits)) * 2 / (freedom + columns)) ** 2 / rows
+            law = (freedom - rows + 1) / 2, columns / 2
+            assert rows * mpmath.betainc(*law, 0, 1 / (1 + square), regularized=True) <= 2.0**-bits
