@@ -15,12 +15,13 @@ from dpconvex.fitting.verify import verify
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.gaussian import failure_delta
+from dpconvex.numerics import BOUND_SLACK, ROUNDED_UP
 from dpconvex.util.arguments import between, instance, number, recast, require
 from dpconvex.util.plain_data import is_whole
 
 __all__ = ["charge", "dp_event", "opendp"]
-# Largest total epsilon for truncation failures, largest number of parts of an event, and factor for rounding up.
-WITHIN, MOST, UP = 32.0, 1000, 1 + 1e-15
+# Largest total epsilon for truncation failures, and largest number of parts of an event.
+WITHIN, MOST = 32.0, 1000
 
 
 def library() -> Any:
@@ -46,14 +47,17 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
         if isinstance(leaf, Tail):
             more = failure_delta(leaf.probability, WITHIN)
         elif isinstance(leaf, Pure | Approximate):  # Laplace noise at the corner of randomised response
-            kind, scale = da.LaplaceDpEvent, 2 * math.log1p(math.expm1(min(leaf.epsilon, 700.0)) / 2) * (1 + 1e-14)
+            kind, scale = (
+                da.LaplaceDpEvent,
+                2 * math.log1p(math.expm1(min(leaf.epsilon, 700.0)) / 2) * (1 + BOUND_SLACK),
+            )
         else:
             kind, (scale, more) = da.GaussianDpEvent, leaf.level()
         lost += more
         events += [kind(math.nextafter(1 / scale, 0.0))] if scale > 0 else []
     if not lost <= beyond:
         why = f"besides its event, the release has a delta = {lost:.3g}, which no DpEvent can express"
-        remedy = f"pass beyond={lost * UP!r}, and add it to every delta of the accountant"
+        remedy = f"pass beyond={lost * ROUNDED_UP!r}, and add it to every delta of the accountant"
         raise NotPrivate(why, "the certificate", remedy)
     return events[0] if len(events) == 1 else da.ComposedDpEvent(events)
 
@@ -85,7 +89,7 @@ def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, a
     known = known if measured or total.most == 1 else known.of_group(total.most)
     parts: list[Any] = list(known.leaves())
     if isinstance(known, Approximate) or all(isinstance(part, Pure) for part in parts):
-        epsilon = math.fsum(part.epsilon for part in parts) * (UP if len(parts) > 1 else 1)
+        epsilon = math.fsum(part.epsilon for part in parts) * (ROUNDED_UP if len(parts) > 1 else 1)
         promise = total.part(epsilon, getattr(known, "delta", 0.0))
     else:  # its delta is too large for basic composition
         delta = at(delta)
@@ -163,7 +167,7 @@ def read(da: Any, event: Any, distance: float) -> list[Event]:
         case da.SelfComposedDpEvent(event=part, count=count):
             leaves = read(da, part, distance)
             if len(leaves) == 1 and isinstance(leaves[0], Gaussian):
-                return [Gaussian(leaves[0].mu * math.sqrt(count) * UP)]
+                return [Gaussian(leaves[0].mu * math.sqrt(count) * ROUNDED_UP)]
             return leaves * count if len(leaves) * count <= MOST else []
     return []
 

@@ -22,6 +22,7 @@ Ends = tuple[Array, Array]  # lower and upper bounds
 # Tolerances: each number once, with its purpose and its tests.  A slack covers the rounding of the named computation: the
 # bound in a proof is multiplied by 1 + slack.
 UNIT_ROUNDOFF = 2.0**-53  # One operation in double precision: tests/sums/test_summation.py
+ROUNDED_UP = 1 + 1e-15  # Factor for up to four roundings of one number: tests/noise/test_samplers.py
 BOUND_SLACK = 1e-14  # A few roundings of one bound: tests/sensitivity/test_atom_bounds.py
 SUM_SLACK = 1e-11  # Sums of up to some thousand terms, in each certified constant: tests/noise/test_samplers.py
 NORM_SLACK = 1e-12  # Norms of records as computed, levels of noise, short sums of them: tests/noise/test_samplers.py
@@ -41,8 +42,7 @@ TINY = 2.0**-1021  # Results of functions below this have lost digits, or all of
 # Two bounds of one number may contradict each other by this fraction of the size of its terms, which may be millions.
 APART = 1e-9
 HALF, SMALLEST = 26, 1e-290  # Half of the digits of a number, and the smallest number that has them all
-# Numbers with at most this many binary digits after the point are summed exactly, if they are not large.
-POINT_BITS = 20
+POINT_BITS = 20  # Numbers with at most so many binary digits after the point are summed exactly, if they are not large
 CANCELLED = 2.0**-10  # A sum that is smaller than its terms by this factor is added up again, exactly
 INSIDE = 1 - 2.0**-36  # Covers the rounding of norms of 2^16 numbers and of products, before these are made whole
 

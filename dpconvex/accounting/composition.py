@@ -14,6 +14,7 @@ from dpconvex.model.privacy import Privacy, text
 from dpconvex.noise.gaussian import TRUNCATED, bisect, failure_delta, gaussian_delta, profile_epsilon, smallest_scale
 from dpconvex.noise.loss_distributions import Counted, composed_delta, on_grid
 from dpconvex.noise.profiles import LARGEST_LOSS
+from dpconvex.numerics import NORM_SLACK, ROUNDED_UP
 from dpconvex.util.arguments import one_of, require
 from dpconvex.util.markup import downward, upward
 
@@ -88,7 +89,7 @@ def both_epsilons(bounds: tuple[tuple[Any, Any], tuple[float, float]], delta: fl
 def rdp_term(order: float, delta: float) -> float:
     """Return the term to add to a Rényi divergence of this order to get epsilon (Canonne, Kamath & Steinke 2020)."""
     found = (-math.log(delta) + order * math.log1p(-1 / order) - math.log(order - 1)) / (order - 1)
-    return found + 1e-12 * (1 + abs(found))
+    return found + NORM_SLACK * (1 + abs(found))
 
 
 def convolved_epsilon(leaves: Mapping[Event, int], delta: float, reach: float) -> float | None:
@@ -271,7 +272,7 @@ class Gauss(AdditiveCost):
 
     def cost(self, event: Event) -> tuple[float, float]:
         mu, lost = event.level()
-        return mu * mu * (1 + 1e-15), lost
+        return mu * mu * ROUNDED_UP, lost
 
     def epsilon(self, cost: float) -> float:
         return profile_epsilon(math.sqrt(cost), self.delta)

@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 from dpconvex.errors import TemplateError
 from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, swing, tabulated
-from dpconvex.numerics import SUM_SLACK, TAIL_SLACK
+from dpconvex.numerics import NORM_SLACK, SUM_SLACK, TAIL_SLACK
 from dpconvex.util.arguments import require
 from dpconvex.util.markup import upward
 from dpconvex.util.plain_data import build, field_names, is_real
@@ -224,7 +224,7 @@ class Hull:
             total = float((counts * gaussian_delta(epsilon, lengths)).sum()) + sum(falls)
             found.append((total, "one margin, curved where its slope moves"))
         best, how = min(found, key=lambda item: item[0])
-        return min(best * (1 + 1e-12), 1.0), how
+        return min(best * (1 + NORM_SLACK), 1.0), how
 
 
 @dataclass(frozen=True)

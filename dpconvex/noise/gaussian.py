@@ -9,7 +9,7 @@ import scipy  # what is used of it is imported on first use
 from numpy.typing import ArrayLike
 
 from dpconvex.errors import NotPrivate
-from dpconvex.numerics import FUNCTION_SLACK
+from dpconvex.numerics import FUNCTION_SLACK, ROUNDED_UP
 from dpconvex.util.arrays import Array
 
 # Shifts are limited to FARTHEST.  Logarithms of the largest multiple of a guessed scale, and of the largest scale.
@@ -98,13 +98,13 @@ def gaussian_level(epsilon: float, delta: float) -> float:
 
 def integer_scale(sigma: float) -> float:
     """Return the scale of integer noise that is as private as normal noise of standard deviation `sigma`."""
-    return math.nextafter(math.hypot(sigma, math.sqrt(GRID_VARIANCE)) * (1 + 1e-15), math.inf)
+    return math.nextafter(math.hypot(sigma, math.sqrt(GRID_VARIANCE)) * ROUNDED_UP, math.inf)
 
 
 def integer_level(sensitivity: float, scale: float) -> float:
     """Return the GDP level mu of integer noise of this scale on a query of this sensitivity."""
-    variance = scale**2 * (1 - 1e-15) - GRID_VARIANCE
-    return sensitivity / math.sqrt(variance) * (1 + 1e-15) if variance > 0 else math.inf
+    variance = scale**2 * (2 - ROUNDED_UP) - GRID_VARIANCE
+    return sensitivity / math.sqrt(variance) * ROUNDED_UP if variance > 0 else math.inf
 
 
 def failure_delta(probability: float, epsilon: float) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dpconvex.expressions.abstract_values import AbstractValue, GradientSet, HessianTerm, Mean
-from dpconvex.numerics import EIGENVALUE_ROUNDING, SUM_SLACK, Interval
+from dpconvex.numerics import EIGENVALUE_ROUNDING, NORM_SLACK, ROUNDED_UP, SUM_SLACK, Interval
 from dpconvex.sensitivity.gradient_norms import Gradients
 from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.util.arrays import Array
@@ -199,7 +199,7 @@ class MeanJoint:
         if slope(0.0) <= 0:
             return self.bound(beta, mu, even(0.0), enough)
         if slope(most) < 0:
-            most = brentq(slope, 0.0, most, xtol=1e-13 * most) * (1 + 1e-12)
+            most = brentq(slope, 0.0, most, xtol=1e-13 * most) * (1 + NORM_SLACK)
         return self.bound(beta, mu, even(most), enough)
 
     def logistic(self, beta: float, mu: float, slopes: Interval) -> tuple[float, Touch]:
@@ -229,7 +229,7 @@ class NormJoint:
     def loss(self, beta: float, mu: float, enough: float = 0.0) -> float:
         """Return the largest sum, over intervals of the angle, of the largest gradient and the largest curvature."""
         ends = np.linspace(0.0, np.pi / 2, STRETCHES + 1)
-        sine, cosine = np.append(np.sin(ends[1:-1]) * (1 + 1e-15), 1.0), np.cos(ends[:-1]) * (1 + 1e-15)
+        sine, cosine = np.append(np.sin(ends[1:-1]) * ROUNDED_UP, 1.0), np.cos(ends[:-1]) * ROUNDED_UP
         ratio = self.scale * self.radius / mu * self.radius / self.floor
         curvature = self.across * np.log1p(ratio * cosine) + self.along * np.log1p(ratio * cosine**3)
         return float((beta * self.scale * self.radius * sine + curvature).max())

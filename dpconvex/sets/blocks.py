@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.numerics import EPSILON
+from dpconvex.numerics import BOUND_SLACK, EPSILON
 from dpconvex.sets.projections import smat, svec
 
 # Of double or extended precision.
@@ -137,4 +137,4 @@ def least_eigenvalue(matrix: Array) -> float:
     if not small.all():
         others = float(np.linalg.eigvalsh(turned[np.ix_(~small, ~small)].astype(float))[0])
         rest = 2 * float(np.linalg.norm(turned[np.ix_(small, ~small)].astype(float))) ** 2 / others
-    return float(np.linalg.eigvalsh(corner)[0]) - 1e-14 * len(corner) * float(np.linalg.norm(corner)) - rest
+    return float(np.linalg.eigvalsh(corner)[0]) - BOUND_SLACK * len(corner) * float(np.linalg.norm(corner)) - rest

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.numerics import EPSILON, norm_up, plus, sum_ends
+from dpconvex.numerics import BOUND_SLACK, EPSILON, norm_up, plus, sum_ends
 from dpconvex.util.arrays import Array, Indices
 
 
@@ -167,7 +167,7 @@ class AxisHull(ConvexSet):
         anchor, low, high = (part / unit for part in (self.anchor, self.low, self.high))
         rest = np.maximum(float(anchor @ anchor) - anchor**2, 0.0)
         ends = [np.sqrt(rest + (anchor + end) ** 2) for end in (low, high)]
-        slack, room = 1 + 1e-14 + len(anchor) * EPSILON, 8 * EPSILON * float(np.linalg.norm(anchor))
+        slack, room = 1 + BOUND_SLACK + len(anchor) * EPSILON, 8 * EPSILON * float(np.linalg.norm(anchor))
         return float(np.nextafter(unit * (float(np.max(ends)) * slack + room), np.inf))
 
     def linear_range(self, entry: Indices, place: Indices, low: Array, high: Array, size: int) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.noisy_queries import QueryNoise
 from dpconvex.model.privacy import Privacy
-from dpconvex.numerics import NORM_SLACK
+from dpconvex.numerics import NORM_SLACK, ROUNDED_UP
 from dpconvex.sums.batch_loss import form_sum
 from dpconvex.sums.exact_rows import (
     MATRIX_BITS,
@@ -33,7 +33,7 @@ from dpconvex.util.arrays import Array, Indices
 
 ANSWER_BITS = 30  # Of a clipped gradient in the metric, before noise
 COUNT_BITS = 8  # Counts are in units of 2^-8, so that the grid is finer than their noise
-ROOT_TWO = math.sqrt(2) * (1 + 1e-15)
+ROOT_TWO = math.sqrt(2) * ROUNDED_UP
 LIMB = 16  # Bits of each part of an integer in exact products
 WIDEST = 1e150  # Its square, in multiples of the grid, does not overflow
 

@@ -274,3 +274,11 @@ def test_a_certificate_for_more_records():
     assert (more.cover.epsilon, more.cover.counting) == (before.epsilon, before.counting)
     assert more.cover.size > before.size
     assert dp.Certificate.from_dict(more.to_dict()) == more
+
+
+def test_noise_keeps_its_share_whatever_it_is():
+    """Rounding of the scale of integer noise is covered by its slack."""
+    for epsilon in np.geomspace(1e-3, 10.0, 16).tolist():
+        assert all(
+            calibrate_residual_noise(dp.Privacy(epsilon, delta), 1e-3, 50).holds for delta in (1e-12, 1e-7, 1e-4)
+        )

@@ -281,6 +281,8 @@ def test_levels_that_add_up_are_rounded_up():
     for levels in np.random.default_rng(0).uniform(0.1, 1.0, (50, 3)).tolist():
         found, _ = Composition(tuple(map(Gaussian, levels))).level()
         assert Fraction(found) ** 2 >= sum(Fraction(level) ** 2 for level in levels)
+        scale = 10 * levels[0] + 4
+        assert Fraction(integer_level(1.0, scale)) ** 2 * (Fraction(scale) ** 2 - 9) >= 1
 
 
 def test_a_level_is_no_less_than_steps_and_noise_say():
