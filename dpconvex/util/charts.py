@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
 
-WIDE, HIGH, LEFT, BELOW = 340, 260, 44, 40
+WIDE, HIGH, LEFT, RIGHT, BELOW = 340, 260, 56, 18, 40  # Labels of three digits have room
 
 
 def chart(
@@ -42,7 +42,7 @@ def chart(
     for across_at, up_at, first, second in zip(*placed(*ticks, box), *ticks, strict=True):
         parts.append(text(across_at, HIGH - BELOW + 14, digits(first), "middle"))
         parts.append(text(LEFT - 5, up_at + 4, digits(second), "end"))
-    parts.append(f'<path class="axis" d="M{LEFT} 10V{HIGH - BELOW}H{WIDE - 8}"/>')
+    parts.append(f'<path class="axis" d="M{LEFT} 10V{HIGH - BELOW}H{WIDE - RIGHT + 2}"/>')
     parts.append(text(WIDE / 2 + 10, HIGH - 8, across, "middle"))
     parts.append(f'<g transform="translate(11 {HIGH / 2 - 10}) rotate(-90)">{text(0, 0, up, "middle")}</g>')
     label, content = html.escape(title), "".join(parts)
@@ -54,7 +54,7 @@ def placed(x: ArrayLike, y: ArrayLike, box: Sequence[float]) -> tuple[Array, Arr
     """Return the coordinates of points of a box in the picture; points above or below the box lie on its edge."""
     first, last, least, most = box
     across, up = (np.asarray(x) - first) / (last - first), (np.clip(y, least, most) - least) / (most - least)
-    return LEFT + across * (WIDE - LEFT - 10), HIGH - BELOW - up * (HIGH - BELOW - 12)
+    return LEFT + across * (WIDE - LEFT - RIGHT), HIGH - BELOW - up * (HIGH - BELOW - 12)
 
 
 def path(x: ArrayLike, y: ArrayLike) -> str:

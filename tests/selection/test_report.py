@@ -101,6 +101,16 @@ def test_the_text_of_a_report_is_what_was_agreed(tmp_path):
     assert next(numbers) == pytest.approx(next(numbers), rel=0.01)  # versions of SciPy differ in the third digit
 
 
+def test_ticks_of_three_digits_have_room():
+    found = evaluation()
+    counts = np.where(np.tile(found.cells.edges[1:] < 0.62, 4), found.sums, 0.0)  # the last tick is .789
+    page = dp.report(RELEASE, replace(found, sums=tuple(counts.tolist()), total=int(counts.sum())))
+    for at, anchor, tick in re.findall(r'<text x="([\d.]+)"[^>]*"(end|middle)">([\d.]+)<', page):
+        right = float(at) + 3.5 * len(tick) * (anchor == "middle")
+        assert right - 7 * len(tick) >= 14 or anchor == "middle"  # the name of the axis ends at 14
+        assert right <= 340
+
+
 def learnt(otherwise=None, **changes):
     """Return a schema that says that two columns were learnt, for epsilon = 0.5."""
     event = dp.verify(LEARNER, dp.Privacy(0.5, 2e-6), 3000, dp.AdaptiveSteps()).event.to_dict()  # normal noise, too
