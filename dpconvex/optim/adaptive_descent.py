@@ -46,8 +46,8 @@ CURVATURE_FALL, STEADY = 2**0.25, 2.0
 MIN_SIGNAL, FEWER = 1e-3, 24.0
 # Movement of scores by squares of the regularizer, next to their unit, from which steps follow it.
 PULLED_FAR = 0.25
-# Least clip next to the first curvature, if slopes balance.
-LEAST_CLIP = 0.5
+# Least clip next to the first curvature, if slopes balance; least curvature next to that far away, where it does not vanish.
+LEAST_CLIP, LEAST_OF_SIDES = 0.5, 0.1
 # Records for each direction and unit of the level below which constraints hold steps of targets; the least movement by them,
 # next to the point's length, at which they reduce noise themselves; and the largest weight of the steps' noise then.
 FEW_HELD, BINDING, BINDING_NOISE = 12.0, 0.01, 0.25
@@ -166,6 +166,8 @@ class AdaptiveDescent:
         self.full_rate = (MANY_RATE if self.has_many else VARYING_RATE) if public.curvature_varies else RATE
         if balances:
             self.full_rate *= min(max(UNHURRIED / self.rounds, SLOWEST, self.many / UNSLOWED), 1.0)
+        least = LEAST_OF_SIDES * max(public.sides) if public.curvature_varies and public.has_labels else 0.0
+        self.start = start = start and start._replace(curvature=max(start.curvature, least))
         self.leaps = bool(np.any(public.secant > 0)) and not queries.constant
         # Rows that share scores may have constants
         if public.vanishes and not (queries.constant or queries.scores.is_shared):
@@ -185,7 +187,7 @@ class AdaptiveDescent:
             self.unclipped = min(1.0, self.clip / max(start.hidden_length, 1e-300))
         together = start and len(start.constants) > 1 and not np.ptp(start.constants)
         self.anchor = self.point if by_labels or together or (start and not public.curvature_varies) else None
-        self.min_curvature = 0.0 if public.curvature_varies else public.curvature / MAX_RISE
+        self.min_curvature = least if public.curvature_varies else public.curvature / MAX_RISE
         if public.vanishes:
             self.min_curvature = start.min_curvature if start else public.curvature
         # The last gradient and step, the remaining distance by direction, and the variance of noise in both metrics

@@ -323,9 +323,13 @@ def facts_near(
     bent = 0.0 if labels else np.median(np.abs(curvature_at(0.0)))
     is_narrow = not labels and bent * far < KINK_WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
     if has_nonsmooth_loss(form) or (is_narrow and far > 1):
-        # Slopes that never settle are those of squares, with settled curvature.
+        # Slopes that never settle are those of squares, with settled curvature, or of other powers.
         kink = slopes_at.settling_score(even, 1) if labels and far >= 2.0 ** OCTAVES[-1] else far
+        is_power = labels and kink >= 2.0 ** OCTAVES[-1]
+        kink = float(np.nan_to_num(slopes_at.sign_intervals[1]).max()) or 1.0 if is_power else kink
         scores = replace(scores, width=(LABEL_WIDTH if labels else KINK_WIDTH) * kink)
+        if is_power:
+            facts["sides"] = tuple(float(np.mean(curvature_at(side * kink))) / unit for side in (-1, 1))
     places = (0.0, -1.0, 1.0, -FAR_SCORE, FAR_SCORE)
     steep = {place: np.linalg.norm(slopes_at(place * probe[:, None]), axis=0) for place in places}
     every = [curvature_at(place) / unit for place in CURVATURE_SCORES[: 3 if labels else None]]
