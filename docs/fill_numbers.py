@@ -4,7 +4,8 @@ A number that a command prints stands between markers, ``<!-- number: NAME -->2,
 an empty line at either end.  NAME is one of `NUMBERS`, or a program of `benchmarks/`, with its options, whose printed table the
 page shows.  By default those are filled that take about a second.  ``--all`` fills all of `NUMBERS`, and programs run where they
 are named.
-Timings are those of the last ``make bench``.  ``--check`` writes nothing, and fails if a number is off by more than a tenth.
+Timings are those of the last ``make bench``.  ``--check`` writes nothing, and fails if a number is off by more than a tenth
+(of those that are filled by default, or with ``--all`` of all `NUMBERS`).
 """
 
 from __future__ import annotations
@@ -128,12 +129,12 @@ def near(old: str, new: str) -> bool:
     return all(abs(a - b) <= APART * max(abs(a), abs(b)) for a, b in both)
 
 
-def stale() -> list[str]:
+def stale(everything: bool = False) -> list[str]:
     """Return the names of numbers that have to be filled anew, with their pages."""
     found = []
     for page in pages():
         for old in MARKED.finditer(page.read_text(encoding="utf-8")):
-            new = MARKED.fullmatch(filled(old[0]))
+            new = MARKED.fullmatch(filled(old[0], everything=everything))
             if new is not None and not near(old["text"], new["text"]):
                 found.append(f"{page.name}: {old['name']}")
     return found
@@ -147,8 +148,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     given = parser.parse_args()
     if given.check:
-        sys.stdout.write("".join(f"{name} is out of date: make numbers\n" for name in stale()))
-        return int(bool(stale()))
+        found = stale(given.all)
+        sys.stdout.write("".join(f"{name} is out of date: make numbers\n" for name in found))
+        return int(bool(found))
     for page in pages():
         old = page.read_text(encoding="utf-8")
         new = filled(old, given.programs, given.all)

@@ -51,6 +51,8 @@ def test_numbers_between_markers_are_those_that_commands_print(monkeypatch):
     assert not module.near("1,000", "1,200")
     assert not module.near("1 file", "1 line")
     assert module.stale() == [], "run: make numbers"
+    monkeypatch.setattr(module, "NUMBERS", {"demonstration": lambda old, everything: "0" if everything else old})
+    assert module.stale(everything=True) == ["README.md: demonstration"]
 
 
 @pytest.mark.slow
