@@ -133,6 +133,9 @@ def options_beside(problem: str, schema: Schema, options: Mapping[str, Any]) -> 
 
 def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     further, times = options_beside(problem, schema, options)
+    same = further.keys() & options.keys() - {"intervals"}
+    said = "out of the options; the bounds of its column say it."
+    refuse(f"{problem}: leave {name} {said}" for name in same if options[name] != further[name])
     if problem in CURVES:
         with recast(f"{problem}: its options do not fit", TypeError, kind=TemplateError):
             model = getattr(dp, CURVES[problem]).of_schema(schema, **options)

@@ -141,17 +141,14 @@ def gain(part: Array, whole: Array) -> Estimate:
 
 
 def share(part: Array, table: Array, most: float = 1.0, noise: float = 0.0) -> Estimate:
-    """Return the mean of `part` over the records of a table, or the ratio of two arrays without cells.
-
-    `noise` is the variance on the number of records; without, it is known.
-    """
+    """Return the mean of `part` over a table's records, whose number has this variance of the noise, or a ratio of arrays."""
     return unless_hidden(estimate(ratio(part, whole(table)), most), table[0].sum(), noise)
 
 
 def unless_hidden(found: Estimate, records: float, noise: float) -> Estimate:
     """Return a share of these records; its interval is 0 to 1 if noise of this variance may exceed their number."""
-    known = np.isnan(found) or records >= CLEAR * np.sqrt(noise)
-    return found if known else Estimate(found, (0.0, 1.0), found.most)
+    hidden = records < CLEAR * np.sqrt(noise) and not np.isnan(found)
+    return Estimate(found, (0.0, 1.0), found.most) if hidden else found
 
 
 def curve(x: Array, values: Array, at: Array, most: float = 1.0, blur: ArrayLike = 0.0) -> Curve:

@@ -135,12 +135,13 @@ def statement(
 
 def claims(privacy: Privacy, risks: Sequence[tuple[float, float]], lines: Sequence[tuple[str, str]]) -> str:
     """Return what an attacker finds at most, and whom the guarantee protects."""
-    unit, head = escape(privacy.unit or "person"), ["wrongly suspected, of those who are not in the data"]
+    unit = escape(privacy.unit or "person")
+    head = ["wrongly suspected, of those who are not in the data", "found at most, of those who are"]
     found = [(f"{100 * a:g} of 100", f"{upward(100 * (1 - missed), 3)} of 100") for a, missed in risks]
     asked = (
-        f"Suppose somebody tries to tell from the model whether one {unit} is in the data, with all the skill there is:"
+        f"Suppose somebody tries to tell from the model whether one {unit} is in the data, with all the skill there is"
     )
-    parts = [f"<p>{asked}</p>", table([*head, "found at most, of those who are"], found)] if risks else []
+    parts = [f"<p>{asked}:</p>", table(head, found)] if risks else []
     parts.append(f"<p><b>Protected</b> are the records of one {unit}, as declared:</p>")
     return "\n".join([*parts, table(["", ""], [line for line in lines if line[0] in UNIT_LINE])])
 
@@ -251,6 +252,7 @@ def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tup
 
 def evaluation_section(found: Evaluation) -> Iterator[str]:
     meaning, tables = MEANING | (SQUARED if found.cells.kind == "numbers" else {}), found.cells.tables
+    scored = {"probabilities", "scores"} & {*tables}
     if found.cells.kind == "numbers":
         ends, (called, meant) = " and ".join(map(digits, found.bounds)), meaning["absolute_error"]
         meaning["absolute_error"] = called, f"{meant}; {found.label} is between {ends}"
@@ -262,7 +264,7 @@ def evaluation_section(found: Evaluation) -> Iterator[str]:
         rows.append((called, value.text, value.reach, meant))
     yield table(["", "estimate", "95 %", "meaning"], rows, (1, 2))
     yield f'<p class="soft">On {found.records} records. Intervals count sampling and noise.</p><div class="charts">'
-    if {"probabilities", "scores"} & set(tables):
+    if scored:
         yield chart("ROC curve", "false positive rate", "true positive rate", *found.roc()[:4])
     if "probabilities" in tables:
         low, high = (points := found.calibration()).reach
@@ -279,9 +281,7 @@ def evaluation_section(found: Evaluation) -> Iterator[str]:
     if found.groups:
         own = {name: part.main() for name, part in found.by_group().items()}
         groups = [(name, *map(str, rates.values())) for name, rates in own.items()]
-        at = f"<p>Rates are those of a threshold of {found.threshold:g}.</p>" * bool(
-            {"probabilities", "scores"} & {*tables}
-        )
+        at = f"<p>Rates are those of a threshold of {found.threshold:g}.</p>" * bool(scored)
         yield f"<h3>By group</h3>{at}" + (table(["group", *next(iter(own.values()))], groups) if own else "")
     if found.hidden:
         names = ", ".join(map(repr, found.hidden))

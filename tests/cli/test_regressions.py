@@ -75,6 +75,8 @@ def test_counts_over_an_exposure_are_fitted_and_predicted(run, problem):
     paid = "--table visits.csv --epsilon 9 --delta 1e-6 --seed 1 --json"
     (low, high) = run(f"coefficients visits.csv.npz {paid}", ends=0).json["effects"][0]["interval"]
     assert low < 2 < high < 2.3
+    beside = "--exposure years=3 --set exposure=5 --out m.npz"
+    assert "leave exposure out" in run(f"fit poisson_regression visits.csv {words} {beside}").err
     assert "takes no exposure" in run(f"fit ridge_regression visits.csv {words} --exposure years=3 --out m.npz").err
     table.drop(columns="years").to_csv("new.csv", index=False)
     assert "no column 'years'" in run("predict visits.csv.npz new.csv", ends=2).err
