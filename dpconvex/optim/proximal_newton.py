@@ -24,8 +24,6 @@ ROUNDING_SHARE = 1e-11  # Rounding hides differences of values below this share 
 # The model is minimised to a fraction of the residual (rougher for a matrix, which solves a system in each step), in at most so
 # many steps, each with at most so many products.
 MODEL_FRACTION, ROUGHER, EXACT, INNER_STEPS, PRODUCTS = 0.1, 0.5, 1e-14, 30, 200
-# If less of a step than this helps, the projection's active set changes nearby; so many proximal-gradient steps are cheaper.
-SHORT_STEP, FORWARD = 0.1, 4
 FLAT = 1e-9  # Directions with a smaller derivative of the projection count as fixed
 
 
@@ -173,14 +171,17 @@ class Modelled:
         moved = Corrected(new.model(model), problem.space.dim)
         return cls(new, moved, *largest_eigenvalue(moved, problem.space.dim), model)
 
-    def minimised(self, now: Iterate, shift: float) -> Array:
-        """Return about the minimiser over K of the model at an iterate, its eigenvalues shifted by a share of the largest."""
+    def minimised(self, now: Iterate, shift: float) -> tuple[Array, float]:
+        """Return about the minimiser over K of the model at an iterate, and its shift, which grows until steps find it."""
         start, gradient = self.coordinates.new(now.theta), self.coordinates.original(now.gradient)
-        more = shift * self.largest
         corrected, self.along = largest_eigenvalue(self.curvature, len(start), self.along)
-        largest = max(self.largest, corrected) + more
-        found = minimise(self.coordinates, self.curvature.shifted(more), gradient, start, largest)
-        return self.coordinates.original(found)
+        while True:
+            more = shift * self.largest
+            largest = max(self.largest, corrected) + more
+            found, settled = minimise(self.coordinates, self.curvature.shifted(more), gradient, start, largest)
+            if settled or not shift < 1:
+                return self.coordinates.original(found), shift
+            shift = 10 * max(shift, LEAST_SHIFT)
 
     def decrease(self, now: Iterate, theta: Array, shift: float) -> tuple[float, bool]:
         """Return the decrease of f that the model predicts, and whether the shift limited the step."""
@@ -202,8 +203,10 @@ def largest_eigenvalue(model: LinearMap, dim: int, start: Array | None = None) -
     return max(1.1 * float(np.linalg.norm(x)), 1e-300), x
 
 
-def minimise(coordinates: Coordinates, model: LinearMap, gradient: Array, start: Array, largest: float) -> Array:
-    """Minimise a quadratic over K by semismooth Newton steps, damped until the forward-backward envelope decreases."""
+def minimise(
+    coordinates: Coordinates, model: LinearMap, gradient: Array, start: Array, largest: float
+) -> tuple[Array, bool]:
+    """Take semismooth Newton steps to the minimiser over K, damped by the forward-backward envelope; say if they are near."""
 
     def state(x: Array) -> tuple[float, Array, Array, Array, Derivative]:
         bent = model(x - start)
@@ -226,9 +229,7 @@ def minimise(coordinates: Coordinates, model: LinearMap, gradient: Array, start:
             now = state(forward + damping * (x + ahead - forward))
             if now[0] <= envelope - 1e-4 * largest * length**2 or float(np.linalg.norm(now[3])) <= 0.5 * length:
                 break
-        for _ in range(FORWARD if damping < SHORT_STEP else 0):
-            now = state(now[2])
-    return now[2]
+    return now[2], largest * float(np.linalg.norm(now[3])) <= enough
 
 
 def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: float) -> Array:
@@ -310,11 +311,8 @@ class Models:
             self.current = None
         larger = not self.sampling or self.records < self.problem.batch.size
         if larger and self.slow >= SLOW_STEPS - (not self.sampling):
-            self.enlarge()
-
-    def enlarge(self) -> None:
-        self.records *= 4 if self.sampling else 1
-        self.sampling, self.slow, self.current = True, 0, None
+            self.records *= 4 if self.sampling else 1
+            self.sampling, self.slow, self.current = True, 0, None
 
 
 def descend(problem: Problem, plain: Coordinates, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
@@ -330,7 +328,8 @@ def descend(problem: Problem, plain: Coordinates, best: Iterate, tolerance: floa
         if not shift:  # where losses are flat, their model misses curvature farther on
             largest, least = largest_eigenvalue(model.plain, problem.space.dim)[0], STEEPEST * problem.curvature
             shift = least / largest if largest < least else SHIFT
-        theta = problem.feasible.project(model.minimised(now, shift))
+        theta, shift = model.minimised(now, shift)
+        theta = problem.feasible.project(theta)
         found = at_point(problem, theta, *problem.smooth(theta))
         predicted, held = model.decrease(now, theta, shift)
         model.learn(now, found)
@@ -339,14 +338,12 @@ def descend(problem: Problem, plain: Coordinates, best: Iterate, tolerance: floa
         ratio = (1.0 if gain < 0.9 else -1.0) if drowned else (now.value - found.value) / predicted
         stalled += 1
         if not ratio > FAILED:
-            if models.sampling and models.records < problem.batch.size and ratio < 0 and drowned:
-                models.enlarge()
             shift, failed = 8 * max(shift, LEAST_SHIFT), True
             continue
         now = found
         stalled = 0 if now.distance_bound < best.distance_bound or not drowned else stalled
         best = min(best, now, key=lambda iterate: iterate.distance_bound)
         shift *= (0.5 if failed else 0.1) if ratio > 0.7 else 3.0 if ratio < POOR else 1.0
+        models.judge(1.0 if failed else gain, right=held and abs(ratio - 1) < RIGHT)
         failed = False
-        models.judge(gain, right=held and abs(ratio - 1) < RIGHT)
     return best

@@ -71,7 +71,7 @@ PASSES = {
         28,
     ),
 }
-# Learners with semidefinite matrices, at their default regularization, take 40 at most: options, classes of the clouds, records.
+# Learners with semidefinite matrices, at their default regularization, take 40 at most: options, and what `clouds` takes.
 SEMIDEFINITE = {
     "2 classes": ("large_margin_gaussian", {"features": 10}, 2, 2000),
     "4 classes": ("large_margin_gaussian", {"features": 10, "classes": 4}, 4, 2000),
@@ -80,6 +80,8 @@ SEMIDEFINITE = {
     "30 features": ("large_margin_gaussian", {"features": 30, "classes": 4}, 4, 2000),
     "mixture": ("large_margin_gaussian_mixture", {"features": 10, "classes": 4, "components": 2}, 8, 2000),
     "metric": ("metric_learning", {"features": 10}, 4, 2000),
+    "uneven features": ("large_margin_gaussian", {"features": 5, "classes": 3}, 3, 30000, 0.01),
+    "metric of uneven features": ("metric_learning", {"features": 10}, 4, 40000, 0.1),
 }
 LARGE = {
     "26 classes": ("large_margin_gaussian", {"features": 16, "classes": 26}, 26, 2000),
@@ -91,11 +93,14 @@ LARGE = {
 }
 
 
-def clouds(name, features, classes, size):
-    """Return records of a Gaussian cloud for each class, or for each component of one; of pairs, for a metric."""
+def clouds(name, features, classes, size, least=1.0):
+    """Return records of a Gaussian cloud for each class, or for each component of one; of pairs, for a metric.
+
+    The last feature is `least` times as long as the first.
+    """
     rng = np.random.default_rng(5)
     centres, own = rng.normal(size=(classes, features)), rng.integers(classes, size=(2, size))
-    x = centres[own] + rng.normal(size=(2, size, features))
+    x = (centres[own] + rng.normal(size=(2, size, features))) * np.geomspace(1, least, features)
     x /= np.linalg.norm(x, axis=2).max() * (1 + 1e-9)
     if name == "metric_learning":
         return {"x": (x[0] - x[1]) / 2, "y": np.where(own[0] == own[1], "alike", "different")}
