@@ -125,6 +125,11 @@ def test_files_have_at_most_400_lines_and_rooms_4400():
     assert max(rooms.values()) <= 4400, rooms
 
 
+def test_the_changelog_is_a_page():
+    """Measurements and the history of development go to `docs/archive`."""
+    assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
 def test_every_module_has_a_place():
     assert {name.split(".")[1] for name in MODULES} == set(ROOMS)
 
