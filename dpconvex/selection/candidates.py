@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from dpconvex.data.columns import check_aligned
 from dpconvex.data.domains import Box
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import columns_of
@@ -26,6 +27,7 @@ def named_templates(
     Raise if the mistakes of a candidate cannot be counted, or if candidates declare different records.
     """
     columns_of(data)
+    check_aligned({**(data if isinstance(data, Mapping) else {"data": data}), "unit": options.unit})
     several = isinstance(candidates, Iterable) and not hasattr(candidates, "get_params")
     said = "tune: pass several templates or estimators, or one estimator with a grid, as "
     said += "tune(LogisticRegression(), data, privacy, grid={'regularization': [1e-4, 1e-2]})."

@@ -247,8 +247,10 @@ def tune_repeated(
 def outcome(
     call: FitJob, name: str, release: Release, certificate: Any, models: Mapping[str, Any], mistakes: int | None = None
 ) -> Tuning:
-    found = replace(release, certificate=certificate, **call.source.spending(call.privacy))
-    if (model := models[name]) is not None:
+    model = models[name]
+    names = release.names or getattr(model, "_names", None)
+    found = replace(release, names=names, certificate=certificate, **call.source.spending(call.privacy))
+    if model is not None:
         model.release_ = found
     return Tuning(name, found, found.spent if found.private else None, mistakes, model)
 

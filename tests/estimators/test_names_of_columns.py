@@ -117,14 +117,21 @@ def test_rows_that_pandas_numbers_otherwise_are_not_paired():
     for estimator in (dp.LogisticRegression(), *lines, dp.PrivateEstimator(LEARNER)):
         refused(dp.DomainError, r"reset_index\(drop=True\)", estimator.set_params(budget=budget).fit, FRAME, other)
     data, promise = {"x": FRAME, "y": other}, PLAIN[1]
-    for call in (partial(dp.solve, LEARNER), partial(dp.evaluate, LEARNER, dp.solve(LEARNER, *PLAIN))):
+    solved, grid = dp.solve(LEARNER, *PLAIN), {"regularization": [0.1, 0.2]}
+    tuned = [partial(call, dp.LogisticRegression(), grid=grid) for call in (dp.tune, dp.tune_repeated)]
+    for call in (partial(dp.solve, LEARNER), partial(dp.evaluate, LEARNER, solved), *tuned):
         refused(dp.DomainError, r"reset_index\(drop=True\)", call, data, promise, budget=budget)
+    for call in tuned:
+        release = call({"x": FRAME, "y": TARGET}, promise, seed=0).release
+        refused(dp.DomainError, "the columns are b, a", release.predict, FRAME[["b", "a"]])
     whose = pd.Series(np.arange(len(FRAME)) // 2)
     persons = dp.Budget(dp.Privacy(5.0, unit="person", most=2))
     of_two = dp.LogisticRegression(unit="person", most=2, budget=persons)
     refused(dp.DomainError, "unit have different indexes", of_two.fit, FRAME, TARGET, unit=whose[::-1])
-    with pytest.raises(dp.DomainError, match="unit have different indexes"):
-        dp.solve(LEARNER, {"x": FRAME, "y": TARGET}, dp.Privacy(1.0, unit="person", most=2), unit=whose[::-1])
+    promise = dp.Privacy(1.0, unit="person", most=2)
+    for call in (partial(dp.solve, LEARNER), *tuned):
+        with pytest.raises(dp.DomainError, match="unit have different indexes"):
+            call({"x": FRAME, "y": TARGET}, promise, unit=whose[::-1])
     assert not budget.entries + persons.entries
     of_two.fit(FRAME, TARGET, unit=whose)
     w = cp.Variable(2, name="w")

@@ -82,10 +82,6 @@ LOG: AtomDefinition = AtomDefinition(
 )
 
 
-def log_one_plus_exp(expression: Expression, a: Any) -> Any:
-    return np.maximum(a, 0.0) + np.log1p(np.exp(np.minimum(a, -a)))  # four times as fast as `np.logaddexp`
-
-
 def logistic_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     """Bound the logistic function: slope s(m), s the sigmoid; second derivative s(m)(1 - s(m)), largest at the m nearest 0."""
     nearest = min(max(0.0, entry.value.low), entry.value.high)
@@ -102,7 +98,7 @@ def logistic_rule(expression: Expression, entry: AbstractValue) -> AbstractValue
 
 LOGISTIC = AtomDefinition(
     name="logistic",
-    value=log_one_plus_exp,
+    value=lambda e, a: np.maximum(a, 0.0) + np.log1p(np.exp(np.minimum(a, -a))),  # four times as fast as `np.logaddexp`
     vjp=lambda expression, value, slope, a: [slope * (1.0 / (1.0 + np.exp(np.minimum(-a, 700.0))))],
     vjp_reads_value=False,
     from_cvxpy="elementwise.logistic.logistic",
