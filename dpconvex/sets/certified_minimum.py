@@ -30,8 +30,12 @@ FAR = 1e8  # A set with points this far away counts as unbounded
 
 def minimum(function: Smooth, region: Region, start: Array, tolerance: float) -> Certified:
     """Return a certified minimiser over a set, to a tolerance or as exactly as rounding allows; at last by a central path."""
-    x, step = newton(function, region, region.bring_in(start).astype(float), tolerance)
-    best = last_steps(function, region, x, step, tolerance)
+    start, best = region.bring_in(start).astype(float), Certified(start, np.inf)
+    for unit in (region.scale, region.scale + float(np.linalg.norm(region.inside))):  # sets may be flat, and wide
+        x, step = newton(function, region, start, unit, tolerance)
+        best = min(best, last_steps(function, region, x, step, tolerance), key=lambda one: one.distance)
+        if best.distance <= tolerance or region.curved:
+            break
     if best.distance > tolerance and any(map(has_kinks, region.curved)):
         best = min(best, bundle_method(function, region, x, tolerance), key=lambda one: one.distance)
     if best.distance > tolerance:
@@ -43,7 +47,7 @@ def minimum(function: Smooth, region: Region, start: Array, tolerance: float) ->
     return best
 
 
-def newton(function: Smooth, region: Region, x: Array, tolerance: float) -> tuple[Array, float]:
+def newton(function: Smooth, region: Region, x: Array, unit: float, tolerance: float) -> tuple[Array, float]:
     """Take Newton steps over K with a line search; return the last point and the length of the last step."""
     value, gradient = function.value_and_gradient(x)
     length = np.inf
@@ -52,7 +56,7 @@ def newton(function: Smooth, region: Region, x: Array, tolerance: float) -> tupl
         if region.curved:
             target = region.conic.minimise(hessian, gradient - hessian @ x)
         else:
-            found = model(region, region.blocks, x, hessian, gradient, region.scale)
+            found = model(region, region.blocks, x, hessian, gradient, unit)
             target = None if found is None else x + found[0]
         if target is None:
             break

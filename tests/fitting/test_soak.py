@@ -84,6 +84,19 @@ def test_squares_over_a_coordinate_at_the_tip_of_their_set(ridge, radius, size, 
             assert dp.solve(template, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), seed=seed)["w"][0] >= 0
 
 
+@pytest.mark.parametrize(("dim", "seed"), [(2, 3), (3, 5), (3, 6)])
+def test_sets_between_nearly_parallel_rows_are_wider_than_a_ball_inside(dim, seed):
+    rng, w = np.random.default_rng(seed), cp.Variable(dim, name="w")
+    a, b, c = rng.normal(size=(3, dim))
+    limits = [a @ w <= 1, (a + 1e-7 * b) @ w >= 1 - 1e-7, cp.norm(w) <= 10]
+    record = dp.Record(x=dp.Ball(dim), y=dp.Choice([-1, 1]))
+    template = dp.Template(record, lambda x, y: cp.huber(y - x @ w, 0.5), 0.01 * cp.sum_squares(w), limits)
+    x = rng.normal(size=(300, dim))
+    x /= np.maximum(np.linalg.norm(x, axis=1), 1)[:, None]
+    data = {"x": x, "y": np.where(x @ c > 0, 1, -1)}
+    assert dp.solve(template, data, dp.Privacy(10.0, 1e-6), dp.ObjectivePerturbation("gaussian")).private
+
+
 # On an axis a p-norm with p < 2 bends without bound: Newton's steps go to and fro across it.
 @pytest.mark.parametrize("term", ["none", pytest.param("hinges", marks=pytest.mark.slow)])
 def test_answers_next_to_an_axis_of_a_ball_of_a_norm_below_two(term):
