@@ -69,7 +69,8 @@ def evaluator(proof):
         "norm": over(norm),
     }
     operations |= {"huber": huber, "declared": declared}
-    entrywise = {"abs": jnp.abs, "negate": jnp.negative, "logistic": jax.nn.softplus, "exp": jnp.exp, "log": jnp.log}
+    entrywise = {"neg_log_normcdf": lambda m: -jax.scipy.special.log_ndtr(m)}
+    entrywise |= {"abs": jnp.abs, "negate": jnp.negative, "logistic": jax.nn.softplus, "exp": jnp.exp, "log": jnp.log}
     operations |= {op: lambda node, args, f=f: f(args[0]) for op, f in entrywise.items()}
 
     def values(roots, theta, z):

@@ -1,5 +1,6 @@
 """The benchmarks: every program runs on little data; declared tables, and competitors that keep to their budget."""
 
+import json
 from importlib import import_module
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 
 import benchmarks
+import dpconvex as dp
+from benchmarks import proof_attack
 from benchmarks.utility import competitors
 from dpconvex.errors import DomainError
 
@@ -37,6 +40,11 @@ def test_every_program_runs_on_little_data(name, tmp_path, monkeypatch, capsys):
 
 def test_every_file_that_runs_is_a_program():
     assert [name for name, source in FILES.items() if '__main__":' in source and name not in PROGRAMS] == []
+
+
+def test_the_loss_of_a_probit_is_evaluated():
+    certificate = dp.verify(dp.load("probit_regression", features=2, bound=1.0), dp.Privacy(1.0), 1000)
+    assert not proof_attack.broken(json.loads(certificate.proof))
 
 
 @pytest.mark.parametrize("classes", [2, 3])
