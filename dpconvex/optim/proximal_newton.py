@@ -24,6 +24,8 @@ ROUNDING_SHARE = 1e-11  # Rounding hides differences of values below this share 
 # The model is minimised to a fraction of the residual (rougher for a matrix, which solves a system in each step), in at most so
 # many steps, each with at most so many products.
 MODEL_FRACTION, ROUGHER, EXACT, INNER_STEPS, PRODUCTS = 0.1, 0.5, 1e-14, 30, 200
+# If less of a step than this helps, the projection's active set changes nearby; so many proximal-gradient steps are cheaper.
+SHORT_STEP, FORWARD = 0.1, 4
 FLAT = 1e-9  # Directions with a smaller derivative of the projection count as fixed
 
 
@@ -229,6 +231,8 @@ def minimise(
             now = state(forward + damping * (x + ahead - forward))
             if now[0] <= envelope - 1e-4 * largest * length**2 or float(np.linalg.norm(now[3])) <= 0.5 * length:
                 break
+        for _ in range(FORWARD if damping < SHORT_STEP else 0):
+            now = state(now[2])
     return now[2], largest * float(np.linalg.norm(now[3])) <= enough
 
 
