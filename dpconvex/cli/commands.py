@@ -32,7 +32,7 @@ from dpconvex.model.people import People
 from dpconvex.model.template import Template
 from dpconvex.util.arguments import instance, one_of, refuse, require
 from dpconvex.util.places import writable, write_atomically
-from dpconvex.util.runtime import Interrupt, Stage
+from dpconvex.util.runtime import Interrupt
 
 SHARE = 0.2  # Share of a guarantee for the components of a mixture
 STEPS = "adaptive-steps"
@@ -105,7 +105,6 @@ def prepared(
     if locate(chosen.problem) == FOLDER / "ordinal_regression.py":
         said = f"grades, from the lowest: {', '.join(declared.schema.labels or ())}; the order is that of the labels."
         print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
-    Stage.begin("reading the table")
     table = open_table(chosen.data, chosen.decimal_comma, declared.schema.privacy_unit)
     data = declared.table(table, empty=promise.adjacency == "add-remove")
     options = further | {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}

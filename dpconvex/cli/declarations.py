@@ -16,6 +16,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.fitting.problem_files import options as options_of
 from dpconvex.model.template import Template
 from dpconvex.util.arguments import recast, refuse, require
+from dpconvex.util.runtime import Stage
 
 # Problems with features that an estimator computes from a table, and the estimator.
 CURVES = {"additive_logistic": "AdditiveClassifier", "additive_regression": "AdditiveRegressor"}
@@ -29,6 +30,7 @@ def open_table(path: str, comma: bool, unit: str | None = None) -> Any:
     With `comma`, numbers are read as 1.234,5 and dates as 31.01.2020, except identifiers, in the column `unit`.
     """
     folder = Path(path).is_dir()
+    Stage.begin("reading the table")
     require(not (folder and comma), f"{path}: --decimal-comma is for one file, not for a folder of Parquet files.")
     if folder or not comma:
         return path if folder else table_of(path)

@@ -95,8 +95,8 @@ def grouped(schema: Schema, table: Any, name: str, data: Any) -> tuple[Any, tupl
     column: Any = schema.features.get(name)
     levels = tuple(map(str, getattr(column, "levels", ())))
     known = ", ".join(each for each, declared in schema.features.items() if hasattr(declared, "levels")) or "none"
-    said = f"--group takes a column of one table that is declared with levels ({known}), not {name!r}."
-    require(levels and isinstance(table, Table), said)
+    require(isinstance(table, Table), "--group reads one file, not a folder of several.")
+    require(levels, f"--group takes a column that is declared with levels ({known}), not {name!r}.")
     places = map(column.reads, as_list(table.columns([name], absent=schema.absent)[name]))
     further = ("other",) if getattr(column, "other", False) or column.missing is not None else ()
     groups = [levels[int(place)] if place < len(levels) else "other" for place in places]  # NaN for a missing entry

@@ -33,7 +33,7 @@ from dpconvex.selection.record_counter import RecordCounter, says_survival, whic
 from dpconvex.util.arguments import FRACTION, TEXT, instance, one_of, require, whole
 from dpconvex.util.arrays import Indices
 from dpconvex.util.plain_data import is_whole
-from dpconvex.util.runtime import quietly
+from dpconvex.util.runtime import Stage, quietly
 
 MOST_CELLS = 200  # Of scores
 
@@ -143,6 +143,7 @@ def evaluate(
         fewer = "" if asked or counter.survives else ', or measures=("error",)'
         warn(f"evaluate: {said}: take {fewest:,} or more, or a larger epsilon{fewer}.")
     call.pay(Pure(paid.epsilon))
+    Stage.begin("counting the records")
     batch = call.cut(call.batch())
     people = batch.size if call.people is None else call.people.size
     said = "the number of records changed; data must not change during an evaluation."

@@ -349,6 +349,7 @@ def test_a_folder_of_files_is_a_table(run, monkeypatch, small):
         measured.append(run(f"evaluate model.npz {table} --epsilon 5 --seed 1 --json").json)
     np.testing.assert_allclose(released[1], released[0], rtol=0, atol=1e-6)
     assert measured[0] == measured[1]
+    assert "reads one file" in run("evaluate model.npz shop --epsilon 5 --group member").err
     assert "pass its files one by one" in run("predict model.npz shop").err
 
 
