@@ -43,7 +43,7 @@ REMEDIES = {
 
 def failed(path: Path, what: str, error: OSError) -> DPConvexError:
     """Return the error to raise for a failed system call on a ledger, with a remedy."""
-    broken = path.is_symlink() and not path.exists() and error.errno != errno.ELOOP
+    broken = os.path.islink(path) and not os.path.exists(path) and error.errno != errno.ELOOP
     remedy = "it is a broken link; remove the link, or restore its target" if broken else REMEDIES.get(error.errno or 0)
     return DPConvexError(f"{path}: the ledger cannot be {what} ({error.strerror}); {remedy or 'name another file'}.")
 
@@ -62,12 +62,12 @@ class FileLedger:
         return str(self.address)
 
     def exists(self) -> bool:
-        return self.address.exists()
+        return os.path.exists(self.address)
 
     def create(self, content: bytes) -> None:
         """Create the file with these lines, unless it exists; after a crash it is complete or absent."""
         try:
-            if not (self.address.exists() or self.address.is_symlink()):
+            if not os.path.lexists(self.address):
                 with suppress(FileExistsError):  # another process was first
                     write_atomically(self.address, content, over=False)
         except OSError as error:

@@ -261,6 +261,7 @@ def test_a_ledger_that_cannot_be_used_is_refused_with_a_remedy(path):
         (circle, "links form a loop; name a file"),
         (path / "ledger", "folder that exists"),
         (Path("/dev/null/ledger"), "name another file"),
+        (path.with_name("a" * 300), "name another file"),
     ):
         for use in (lambda file=file: Budget(Privacy(1), file), lambda file=file: Budget.open(file)):
             refused(DPConvexError, f"{file}: the ledger cannot be .*{remedy}", use)
