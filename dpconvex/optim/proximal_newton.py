@@ -22,8 +22,8 @@ STALLED_STEPS, MAX_NEWTON_STEPS = 8, 60
 SHIFT, STEEPEST, LEAST_SHIFT, FAILED, POOR, HELD, RIGHT = 1e-2, 1e-3, 1e-9, 1e-3, 0.3, 0.15, 0.1
 ROUNDING_SHARE = 1e-11  # Rounding hides differences of values below this share of them
 # The model is minimised to a fraction of the residual (rougher for a matrix, which solves a system in each step), in at most so
-# many steps, each with at most so many products.
-MODEL_FRACTION, ROUGHER, EXACT, INNER_STEPS, PRODUCTS = 0.1, 0.5, 1e-14, 30, 200
+# many steps, each with at most so many products. They are stuck if more than this fraction remains.
+MODEL_FRACTION, ROUGHER, STUCK, EXACT, INNER_STEPS, PRODUCTS = 0.1, 0.5, 0.8, 1e-14, 30, 200
 # If less of a step than this helps, the projection's active set changes nearby; so many proximal-gradient steps are cheaper.
 SHORT_STEP, FORWARD = 0.1, 4
 FLAT = 1e-9  # Directions with a smaller derivative of the projection count as fixed
@@ -208,7 +208,7 @@ def largest_eigenvalue(model: LinearMap, dim: int, start: Array | None = None) -
 def minimise(
     coordinates: Coordinates, model: LinearMap, gradient: Array, start: Array, largest: float
 ) -> tuple[Array, bool]:
-    """Take semismooth Newton steps to the minimiser over K, damped by the forward-backward envelope; say if they are near."""
+    """Take semismooth Newton steps to the minimiser over K, damped by the forward-backward envelope; say if they help."""
 
     def state(x: Array) -> tuple[float, Array, Array, Array, Derivative]:
         bent = model(x - start)
@@ -233,7 +233,7 @@ def minimise(
                 break
         for _ in range(FORWARD if damping < SHORT_STEP else 0):
             now = state(now[2])
-    return now[2], largest * float(np.linalg.norm(now[3])) <= enough
+    return now[2], largest * float(np.linalg.norm(now[3])) <= max(enough, STUCK * first)
 
 
 def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: float) -> Array:
