@@ -87,7 +87,7 @@ class NotPrivate(DPConvexError):
 
     def __init__(self, reason: str, expression: object = None, remedy: str | None = None) -> None:
         self.reason, self.place = reason, expression
-        self.expression = None if expression is None else shorten(readable(text_of(expression)))
+        self.expression = None if expression is None else shorten(as_written(text_of(expression)))
         self.remedy = remedy
         lines = [reason]
         if self.expression is not None:
@@ -136,12 +136,12 @@ TIDIED = {
 }
 
 
-def readable(text: str) -> str:
+def as_written(text: str) -> str:
     """Return an expression as its user would have written it, from the text that CVXPY prints.
 
-    >>> readable("PowerApprox(y + -x, 2.0) + --1.0 + quad_over_lin(w + -x, 1.0, None, False)")
+    >>> as_written("PowerApprox(y + -x, 2.0) + --1.0 + quad_over_lin(w + -x, 1.0, None, False)")
     'power(y - x, 2.0) + 1.0 + sum_squares(w - x)'
-    >>> readable("Hstack(reshape(x @ (A + B), (1,), F), reshape(1.0, (1,), F))")
+    >>> as_written("Hstack(reshape(x @ (A + B), (1,), F), reshape(1.0, (1,), F))")
     'hstack(x @ (A + B), 1.0)'
     """
     text = CLASS.sub(lambda found: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found[1]).lower() + "(", text)

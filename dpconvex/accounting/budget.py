@@ -21,7 +21,7 @@ from dpconvex.noise.gaussian import GRID_LOSS, failure_delta, gaussian_delta
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arguments import instance, recast, require
 from dpconvex.util.markup import downward, html_table, paragraph, progress_bar, upward
-from dpconvex.util.places import replaceable
+from dpconvex.util.places import replaceable_path
 from dpconvex.util.plain_data import build, is_real
 from dpconvex.util.runtime import Interrupt, this_process
 
@@ -115,7 +115,7 @@ class Budget:
         A complete spend stays and counts.  A fragment is removed and returned: no release was made on it.
         """
         require(not is_address(path), "Budget.repair: a database has no torn lines; restore it from a copy.")
-        file = replaceable(path).absolute()
+        file = replaceable_path(path).absolute()
         with file_ledger.locked(file) as descriptor:
             whole, end, _ = file_ledger.read(descriptor).rpartition(b"\n")
             first, *lines = file_ledger.lines_of(whole + end, file)
@@ -309,7 +309,7 @@ class Budget:
 
 def ledger_at(path: object) -> FileLedger | DatabaseLedger:
     """Return the ledger for a path or for the address of a database; the ledger need not exist yet."""
-    return DatabaseLedger(str(path)) if is_address(path) else FileLedger(replaceable(path).absolute())
+    return DatabaseLedger(str(path)) if is_address(path) else FileLedger(replaceable_path(path).absolute())
 
 
 def origin() -> dict[str, str]:

@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 
 from dpconvex.errors import TemplateError
 from dpconvex.noise.gaussian import gaussian_delta
-from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, swing, tabulated
+from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, swing, tabulate_delta
 from dpconvex.numerics import NORM_SLACK, SUM_SLACK, TAIL_SLACK
 from dpconvex.util.arguments import require
 from dpconvex.util.markup import upward
@@ -117,7 +117,7 @@ class Gaussian(Event):
 
     def profile(self) -> Profile:
         mu = max(self.mu, SMALLEST_LEVEL)
-        return tabulated(lambda epsilon: float(gaussian_delta(epsilon, mu)), scale=mu + mu * mu)
+        return tabulate_delta(lambda epsilon: float(gaussian_delta(epsilon, mu)), scale=mu + mu * mu)
 
     def of_group(self, people: int) -> Event:
         return Gaussian(people * self.mu)
@@ -257,7 +257,7 @@ class Perturbation(Event):
         """Tabulate the bound of theorem 7 on delta.  The table's convex hull improves it below the curvature."""
         kinks = tuple(sorted({0.0, *(hull.curvature for hull in self.kinds)}))[:20]
         length = max((hull.length for hull in self.kinds), default=0.0)
-        return tabulated(self.delta, kinks, length + length * length)
+        return tabulate_delta(self.delta, kinks, length + length * length)
 
     def __str__(self) -> str:
         longest = max((hull.length for hull in self.kinds), default=0.0)

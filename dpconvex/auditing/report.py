@@ -12,7 +12,7 @@ from dpconvex.auditing.laws import Masses
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import html_table, paragraph
-from dpconvex.util.plain_data import finite
+from dpconvex.util.plain_data import json_numbers
 
 Place = Mapping[str, Any] | None
 Row = tuple[str, str, str, str]
@@ -137,7 +137,7 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """Return all results except the distributions, as JSON-able data."""
         every = (vars(attack) | {"ratio": attack.ratio, "holds": attack.holds} for attack in self.attacks)
-        listed = [finite({name: value for name, value in own.items() if name != "masses"}) for own in every]
+        listed = [json_numbers({name: value for name, value in own.items() if name != "masses"}) for own in every]
         return {"holds": self.holds, "privacy": self.privacy.to_dict(), "mechanism": self.mechanism, "attacks": listed}
 
     def plot(self, path: str | os.PathLike[str]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dpconvex.errors import readable, shorten
+from dpconvex.errors import as_written, shorten
 from dpconvex.util.markup import upward
 
 
@@ -22,7 +22,7 @@ class Derivation:
         claims = ", ".join(
             f"{name} = {upward(value, 6) if name in costs else f'{value:.6g}'}" for name, value in self.claims.items()
         )
-        text = shorten(readable(self.expression), 60)
+        text = shorten(as_written(self.expression), 60)
         parts = self.rule, claims, text and f"«{text}»", self.source and f"[{self.source}]"
         yield "  " * depth + "  ".join(filter(None, parts))
         for child in self.children:

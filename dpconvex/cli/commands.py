@@ -19,7 +19,7 @@ import numpy as np
 
 import dpconvex as dp
 from dpconvex.accounting.budget import ledger_at
-from dpconvex.cli.declarations import CURVES, Declared, curved, declare, open_table
+from dpconvex.cli.declarations import CURVES, Declared, declare, declare_curves, open_table
 from dpconvex.cli.main import ABOUT_TABLES, FURTHER, MECHANISMS, SETTINGS, as_json, emit, split_words
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.schema import Schema
@@ -31,7 +31,7 @@ from dpconvex.mechanisms.plans import clipped_steps
 from dpconvex.model.people import People
 from dpconvex.model.template import Template
 from dpconvex.util.arguments import instance, one_of, refuse, require
-from dpconvex.util.places import writable, write_atomically
+from dpconvex.util.places import to_write, write_atomically
 from dpconvex.util.runtime import Interrupt
 
 SHARE = 0.2  # Share of a guarantee for the components of a mixture
@@ -77,7 +77,7 @@ def audit(chosen: argparse.Namespace) -> None:
 
 def picture_at(option: str, path: str, inputs: Mapping[str, str | None]) -> Path:
     """Return the path of a picture that can be written, and has a format of Matplotlib."""
-    file, kinds = writable(path, inputs), import_module("matplotlib.backend_bases").FigureCanvasBase.filetypes
+    file, kinds = to_write(path, inputs), import_module("matplotlib.backend_bases").FigureCanvasBase.filetypes
     said = f"--{option} {path}: the name of a picture ends in .{', .'.join(kinds)}."
     require(file.suffix[1:].lower() in kinds, said)
     return file
@@ -85,7 +85,7 @@ def picture_at(option: str, path: str, inputs: Mapping[str, str | None]) -> Path
 
 def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str], Any]:
     """Return a function that writes a text to a file, or to standard output if there is no path."""
-    out = None if path is None else writable(path, inputs)
+    out = None if path is None else to_write(path, inputs)
 
     def write(text: str) -> None:
         Interrupt.close()
@@ -101,7 +101,7 @@ def prepared(
     inputs = {"the table": chosen.data, "the schema": chosen.schema, "the file of settings": chosen.config}
     inputs["the ledger"] = chosen.ledger and ledger_at(chosen.ledger).file
     inputs["the problem"] = str(locate(chosen.problem))
-    out = writable(chosen.out, inputs)
+    out = to_write(chosen.out, inputs)
     if locate(chosen.problem) == FOLDER / "ordinal_regression.py":
         said = f"grades, from the lowest: {', '.join(declared.schema.labels or ())}; the order is that of the labels."
         print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
@@ -173,7 +173,7 @@ def load_model(chosen: argparse.Namespace) -> tuple[dp.Release, Declared]:
     schema = schema if chosen.clip is None else replace(schema, clip=chosen.clip)
     if name in CURVES:
         learner, model = dp.load(name, **options), getattr(dp, CURVES[name]).read(replace(saved, schema=schema))
-        return dp.Release.load(chosen.model, template=learner), curved(learner, model)
+        return dp.Release.load(chosen.model, template=learner), declare_curves(learner, model)
     if not saved.private:
         print(f"dpconvex {chosen.name}: {chosen.model}: {saved.status}", file=sys.stderr)
     declared = declare(name, schema, options | assignments(chosen.set))

@@ -101,7 +101,7 @@ class Declared:
         return [labels[value] for value in found.tolist()]
 
 
-def curved(learner: Template, model: Any) -> Declared:
+def declare_curves(learner: Template, model: Any) -> Declared:
     return Declared(learner, model.schema, {label: label for label in model.schema.labels or ()}, model)
 
 
@@ -141,7 +141,7 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     if problem in CURVES:
         with recast(f"{problem}: its options do not fit", TypeError, kind=TemplateError):
             model = getattr(dp, CURVES[problem]).of_schema(schema, **options)
-        return curved(model.template(len(schema.features)), model)
+        return declare_curves(model.template(len(schema.features)), model)
     count, labels = len(schema.feature_names), list(schema.labels or ())
     known: dict[str, Any] = {"features": count} | ({"radius": schema.radius} if schema.constant else {})
     known |= {"classes": len(labels), "labels": labels} if labels else {}

@@ -276,10 +276,10 @@ def parser() -> argparse.ArgumentParser:
 
 def emit(chosen: argparse.Namespace, data: Any, text: object) -> None:
     """Print `data` as JSON if --json was given, and `text` otherwise."""
-    from dpconvex.util.plain_data import finite
+    from dpconvex.util.plain_data import json_numbers
 
     Interrupt.close()
-    print(json.dumps(finite(data), default=str) if chosen.json else text)
+    print(json.dumps(json_numbers(data), default=str) if chosen.json else text)
 
 
 def as_json(certificate: Any) -> dict[str, Any]:

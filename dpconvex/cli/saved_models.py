@@ -15,14 +15,14 @@ from dpconvex.cli.commands import ledger, load_model, picture_at
 from dpconvex.cli.declarations import CURVES, open_table
 from dpconvex.cli.main import REFUSED, as_json, emit
 from dpconvex.data.schema import Schema
-from dpconvex.data.tables import Table, as_list, csv_table, separator
+from dpconvex.data.tables import Table, as_list, csv_separator, csv_table
 from dpconvex.errors import NotConverged
 from dpconvex.fitting.intervals import DOUBT
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effect_unit, effects, missing_charges, missing_intercept
 from dpconvex.util.arguments import number_in, one_of, require
 from dpconvex.util.markup import upward
-from dpconvex.util.places import writable, write_atomically
+from dpconvex.util.places import to_write, write_atomically
 
 # Plots of an evaluation, and the labels that they are for
 PICTURES = dict.fromkeys(("roc", "calibration"), "two labels") | {"residuals": "a number"}
@@ -32,7 +32,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
     release, declared = load_model(chosen)
     schema = declared.schema
     inputs = {"the table": chosen.data, "the model": chosen.model, "the ledger": chosen.ledger}
-    out = None if chosen.out is None else writable(chosen.out, inputs)
+    out = None if chosen.out is None else to_write(chosen.out, inputs)
     others = inputs | {"the evaluation": chosen.out}
     asked = {name: path for name in PICTURES if (path := getattr(chosen, name)) is not None}
     pictures = {name: picture_at(name, path, others) for name, path in asked.items()}
@@ -105,10 +105,10 @@ def grouped(schema: Schema, table: Any, name: str, data: Any) -> tuple[Any, tupl
 
 def split(chosen: argparse.Namespace) -> None:
     """Split the lines of a CSV file between two files; all lines of a person go to the same file."""
-    files = [writable(path, {"the table": chosen.data}) for path in (chosen.out, chosen.test)]
+    files = [to_write(path, {"the table": chosen.data}) for path in (chosen.out, chosen.test)]
     names = csv_table(Path(chosen.data), False).names  # raises for a damaged file, or for lines of another length
     with open(chosen.data, newline="", encoding="utf-8-sig") as stream:
-        mark = separator(stream)
+        mark = csv_separator(stream)
         head, *lines = filter(None, csv.reader(stream, delimiter=mark))  # blank lines are skipped
     one_of(names).or_none.check(chosen.data, **{"--unit": chosen.privacy_unit})
     place = None if chosen.privacy_unit is None else names.index(chosen.privacy_unit)
@@ -142,7 +142,7 @@ def certificate(chosen: argparse.Namespace) -> None:
 
 def coefficients(chosen: argparse.Namespace) -> None:
     """Print released effects; with a table and an epsilon, charge for intervals and print them too."""
-    out = None if chosen.out is None else writable(chosen.out, {"the model": chosen.model, "the table": chosen.table})
+    out = None if chosen.out is None else to_write(chosen.out, {"the model": chosen.model, "the table": chosen.table})
     found, release = None, dp.Release.load(chosen.model)
     shown = next(effects(release, None), None) is not None
     said = f"{chosen.model}: only a model of one score, linear in named columns, has effects. Pass --table for intervals of"
@@ -185,7 +185,7 @@ def coefficients(chosen: argparse.Namespace) -> None:
 
 def report(chosen: argparse.Namespace) -> int:
     inputs = {name: getattr(chosen, name) for name in ("model", "evaluation", "coefficients", "ledger")}
-    out = writable(chosen.out, inputs)
+    out = to_write(chosen.out, inputs)
     found = None if chosen.evaluation is None else dp.Evaluation.load(chosen.evaluation)
     known = None if chosen.coefficients is None else Coefficients.load(chosen.coefficients)
     budget = None if chosen.ledger is None else dp.Budget.open(chosen.ledger)

@@ -186,7 +186,7 @@ def in_partition(number: int, function: Callable[..., Any], *arguments: Any) -> 
     try:
         return function(*arguments)
     except OSError as error:
-        raise unreadable(number, error) from error
+        raise unreadable_error(number, error) from error
     except DomainError as error:
         raise DomainError(f"partition {number}: {error}") from error.__cause__
     except Exception as error:
@@ -194,7 +194,7 @@ def in_partition(number: int, function: Callable[..., Any], *arguments: Any) -> 
         raise
 
 
-def unreadable(number: int, error: BaseException) -> DomainError:
+def unreadable_error(number: int, error: BaseException) -> DomainError:
     file = f": {error.filename}" if isinstance(error, OSError) and error.filename is not None else ""
     why = f"partition {number} cannot be read ({type(error).__name__}{file})"
     return DomainError(f"{why}; nothing is released. Check its file, or the function that makes it.")

@@ -171,12 +171,12 @@ def block_readers(column: Any, step: int) -> Iterator[Callable[[], Any]]:
     """Yield a function for each block of `blocks`; several threads may call these functions, in any order."""
     size = records_of(column)
     if size <= step and isinstance(column, np.ndarray | sp.csr_array):
-        yield partial(itself, column)
+        yield partial(unchanged_block, column)
     else:
         yield from (partial(part, column, start, min(start + step, size)) for start in range(0, size, step))
 
 
-def itself(block: Any) -> Any:
+def unchanged_block(block: Any) -> Any:
     return block
 
 

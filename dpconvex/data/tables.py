@@ -234,7 +234,7 @@ def within(values: Values, ends: Sequence[float]) -> NDArray[np.bool_]:
     return (numbers <= ends[1]) | np.isin(numbers, single(ends))
 
 
-def separator(stream: TextIO) -> str:
+def csv_separator(stream: TextIO) -> str:
     """Return the separator of a CSV file, read off its header: a comma, or that of a header without commas; rewind."""
     head = next(csv.reader(line for line in stream if line.strip()), [""])
     stream.seek(0)
@@ -253,7 +253,7 @@ def csv_table(path: Path, header: bool) -> Table:
     try:
         csv.field_size_limit(LONGEST)
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, delimiter=separator(stream), strict=True)
+            reader = csv.reader(stream, delimiter=csv_separator(stream), strict=True)
             rows = ((reader.line_num, row) for row in reader if row)
             found = list(islice(rows, 1) if header else rows)
     except UnicodeDecodeError as error:

@@ -6,7 +6,7 @@ from copy import copy
 from typing import Any
 from uuid import uuid4
 
-from dpconvex.data.batch import Place, in_partition, unreadable
+from dpconvex.data.batch import Place, in_partition, unreadable_error
 from dpconvex.errors import DomainError, DPConvexError, WorkersLost
 from dpconvex.util.runtime import Interrupt
 
@@ -76,7 +76,7 @@ class Workers(Place):
             for number, future in zip(numbers, tasks, strict=True):
                 error = future.exception(timeout=PATIENCE) if future.status == "error" else None
                 if error is not None and type(error).__module__.partition(".")[0] not in ("distributed", "tornado"):
-                    raise error if isinstance(error, DPConvexError) else unreadable(number, error) from error
+                    raise error if isinstance(error, DPConvexError) else unreadable_error(number, error) from error
             return list(self.client.gather(tasks))
         raise RuntimeError("there are no workers left")
 

@@ -23,7 +23,7 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
 from dpconvex.util.arguments import NOT_JSON, recast, require
 from dpconvex.util.arrays import Array, Indices
-from dpconvex.util.places import read_content, replaceable, unique_fields, write_atomically
+from dpconvex.util.places import read_content, replaceable_path, unique_fields, write_atomically
 from dpconvex.util.plain_data import build
 
 VERSION = 2
@@ -81,7 +81,7 @@ class StatedNumbers(Stated):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the released numbers to a JSON file, atomically."""
-        write_atomically(replaceable(path), json.dumps(self.to_dict(), indent=1, default=str).encode("utf-8"))
+        write_atomically(replaceable_path(path), json.dumps(self.to_dict(), indent=1, default=str).encode("utf-8"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -111,7 +111,7 @@ class Released(Stated):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a file atomically; replace a regular file, and raise `TemplateError` for other kinds of files."""
-        write_atomically(replaceable(path), self.to_bytes())
+        write_atomically(replaceable_path(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """Return the bytes that `save` writes: fields in JSON, which name arrays by number. Equal releases have equal bytes."""

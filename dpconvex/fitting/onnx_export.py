@@ -15,7 +15,7 @@ from dpconvex.data.tables import objects, text_of
 from dpconvex.errors import TemplateError
 from dpconvex.util.arguments import recast
 from dpconvex.util.arrays import Array
-from dpconvex.util.places import replaceable, write_atomically
+from dpconvex.util.places import replaceable_path, write_atomically
 
 Function = Callable[[Array], Any]
 SAME = 1e-9  # Relative error up to which functions count as equal
@@ -63,7 +63,7 @@ class Graph:
         model = helper.make_model(graph, opset_imports=opsets, producer_name="dpconvex", ir_version=8)
         helper.set_model_props(model, {"privacy": self.status})
         self.onnx.checker.check_model(model)
-        write_atomically(replaceable(path), model.SerializeToString())
+        write_atomically(replaceable_path(path), model.SerializeToString())
 
 
 def encoded(graph: Graph, schema: Schema, name: str) -> str:

@@ -21,7 +21,7 @@ DIGITS = 60
 LONGEST = 600.0  # Largest log(1/gamma) in the search
 
 
-def rate(epsilon: float, adjacency: str) -> float:
+def mistake_rate(epsilon: float, adjacency: str) -> float:
     """Return the factor of the mistakes in the exponent: all of epsilon if one record moves all counts in the same direction."""
     return epsilon if adjacency == "add-remove" else epsilon / 2
 
@@ -30,7 +30,7 @@ def select(
     mistakes: Sequence[Fraction | int], epsilon: float, adjacency: str, rng: np.random.Generator | None = None
 ) -> int:
     """Choose a candidate with few mistakes, each of sensitivity 1. The choice is private unless `rng` is given."""
-    factor, fewest = Fraction(rate(epsilon, adjacency)), min(mistakes)
+    factor, fewest = Fraction(mistake_rate(epsilon, adjacency)), min(mistakes)
     left = list(range(len(mistakes)))
     while True:  # a candidate with the fewest mistakes is always accepted
         place = uniform_integer(len(left), rng)

@@ -19,7 +19,7 @@ from dpconvex.expressions.atoms.powers import ABS, HUBER, POWER, huber
 from dpconvex.expressions.evaluate import evaluations
 from dpconvex.expressions.expression import Expression, postorder
 from dpconvex.expressions.rewriting import PASSING
-from dpconvex.mechanisms.private_selection import rate, select
+from dpconvex.mechanisms.private_selection import mistake_rate, select
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.loss_form import LossForm
@@ -84,7 +84,7 @@ class RangePlan:
         epsilon, adjacency, most = self.epsilon, self.privacy.adjacency, self.privacy.most
         upto, place = np.cumsum(counts), CELLS // 2
         if self.level is not None:
-            needed = math.log(MISSED * CELLS) * most / (self.size * rate(1.0, adjacency))
+            needed = math.log(MISSED * CELLS) * most / (self.size * mistake_rate(1.0, adjacency))
             middle = min(max(MIDDLE * epsilon, 2 * needed), MOST * epsilon)
             least = min(needed / middle, 0.5)  # otherwise the middle may be at a place without targets
             level, whole = Fraction(min(max(self.level, least), 1 - least)).limit_denominator(PARTS).as_integer_ratio()
@@ -96,7 +96,7 @@ class RangePlan:
             epsilon -= middle
         padded = np.pad(upto, (CELLS + 1, CELLS), constant_values=(0, upto[-1]))
         outside = upto[-1] - padded[place + CELLS + 1 + SIDES] + padded[place + CELLS - SIDES]
-        charges = DOUBLED * np.log2(2 * SIDES + 1) / rate(epsilon, adjacency)
+        charges = DOUBLED * np.log2(2 * SIDES + 1) / mistake_rate(epsilon, adjacency)
         pairs = zip(outside.tolist(), charges.tolist(), strict=True)
         side = SIDES[select([Fraction(n, most) + Fraction(charge) for n, charge in pairs], epsilon, adjacency, rng)]
         return (2 * place + 1) / CELLS - 1, float(2 * side + 1) / CELLS

@@ -153,7 +153,7 @@ class Profile:
         return math.inf if fails(5.0) else math.exp(bisect(fails, -20.0, 5.0, 60)[1])
 
 
-def tabulated(delta: Callable[[float], float], kinks: tuple[float, ...] = (), scale: float = 1.0) -> Profile:
+def tabulate_delta(delta: Callable[[float], float], kinks: tuple[float, ...] = (), scale: float = 1.0) -> Profile:
     """Return the table of a bound on delta, from the smallest kink (default 0) to the loss with delta at most `LOST`."""
     base = min((kink for kink in kinks if kink >= 0), default=0.0)
     reach = max(scale, 1e-6)

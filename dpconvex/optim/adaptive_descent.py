@@ -12,7 +12,7 @@ from dpconvex.optim.constant_first import refine_constant
 from dpconvex.optim.constant_models import shared_constants
 from dpconvex.optim.implicit_steps import regularize
 from dpconvex.optim.noisy_metrics import CURVATURES, constant_direction, curved_metric, fit_metrics, truncate_rows
-from dpconvex.optim.row_metrics import centre
+from dpconvex.optim.row_metrics import constant_part
 from dpconvex.optim.slope_histograms import CLIP_STEPS, FIRST_CLIP, HISTOGRAMS, MAX_RISE, Fit, LengthHistograms
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls_away_from_zero, scale_public_terms
@@ -337,7 +337,7 @@ class AdaptiveDescent:
 
     def _moving(self, point: Array) -> Array:
         """Return a point without its part along the constant, the mean score."""
-        return point if self.constant is None else point - centre(point, self.metric.signal, self.constant)
+        return point if self.constant is None else point - constant_part(point, self.metric.signal, self.constant)
 
     def _kept_noise(self) -> float:
         """Return the weight of the steps' noise: K removes some, and all if it holds the point at its border."""
@@ -372,7 +372,7 @@ class AdaptiveDescent:
         table, start, constant, signal = self.matrix.T @ self.point, self.start, self.constant, self.metric.signal
         if start is None or constant is None or not start.last_share:
             return table
-        fixed, scale = centre(self.point, signal, constant), self.queries.constant
+        fixed, scale = constant_part(self.point, signal, constant), self.queries.constant
         place = float((self.matrix.T @ fixed)[-1, 0]) * scale - float(np.ravel(self.public.center)[0])
         along = signal * constant
         away = math.sqrt(float(along**2 @ self.variance)) / max(float(along @ constant), 1e-300) * scale
@@ -392,7 +392,7 @@ def james_stein(
 
     If the steps went only a fraction `done` of the way to the minimiser, they are already shorter by that.
     """
-    middle = np.zeros_like(point) if constant is None else centre(point, weights, constant)
+    middle = np.zeros_like(point) if constant is None else constant_part(point, weights, constant)
     fixed = middle if anchor is None else anchor
     moving = point - fixed
     signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())

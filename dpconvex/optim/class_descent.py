@@ -10,10 +10,10 @@ import numpy as np
 from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.optim.adaptive_descent import ScoreModel, descend_adaptively
 from dpconvex.optim.constant_models import LabelShares, shared_constants
-from dpconvex.optim.implicit_steps import ImplicitSteps, regularize, slopes_of, stiffness
+from dpconvex.optim.implicit_steps import ImplicitSteps, mean_stiffness, regularize, slopes_of
 from dpconvex.optim.noisy_metrics import constant_direction, row_metric, truncate_rows
 from dpconvex.optim.public_slopes import public_facts
-from dpconvex.optim.row_metrics import centre
+from dpconvex.optim.row_metrics import constant_part
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls_away_from_zero
@@ -156,7 +156,7 @@ class ClassDescent:
             squares = self.squares.max() * float((metric.signal / metric.root**2).sum())
             stiff = squares / (metric.effective_dim * public.curvature)
         else:
-            stiff, most = stiffness(fit, self.form, metric, self.matrix) / public.curvature, MAX_OTHER_CLIP
+            stiff, most = mean_stiffness(fit, self.form, metric, self.matrix) / public.curvature, MAX_OTHER_CLIP
         least, most = (1.0, MAX_CLIP) if public.slope >= HINGES * public.lipschitz else (CLIP_PART, most)
         return float(min(least * (1 + STIFFER * stiff), most))
 
@@ -232,7 +232,7 @@ def james_stein_of_classes(
     """
     fixed, noise = np.zeros_like(point), float(lost.sum())
     if constant is not None:
-        fixed = centre(point, weights, constant)
+        fixed = constant_part(point, weights, constant)
         noise -= float(lost @ (weights * constant**2)) / float(weights @ constant**2)
     moving = point - fixed
     signal = max(float((weights[:, None] * moving**2).sum()), 1e-300)

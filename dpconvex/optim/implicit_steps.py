@@ -40,7 +40,7 @@ def slopes_of(form: LossForm, theta: Array, size: float, part: float = 1.0) -> t
     return size * (high - low) / (2 * RELATIVE_STEP), size * (low - 2 * here + high) / RELATIVE_STEP**2
 
 
-def stiffness(fit: Fit, form: LossForm, metric: Metric, matrix: Array) -> float:
+def mean_stiffness(fit: Fit, form: LossForm, metric: Metric, matrix: Array) -> float:
     """Return the regularizer's mean slope at scores of root mean square 1; for squares, this is their curvature."""
     queries, size = fit.queries, fit.size
     points = np.random.default_rng(0).normal(size=(8, *queries.scores.shape)) * np.sqrt(metric.signal)[:, None]

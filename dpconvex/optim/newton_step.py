@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged
-from dpconvex.optim.row_metrics import revealed
+from dpconvex.optim.row_metrics import revealed_values
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sums.linear_scores import probe_direction
 from dpconvex.util.arrays import Array
@@ -181,7 +181,7 @@ class NewtonStep:
         rough = np.einsum("kikj->ij", self.queries.vectors(self.table, "roots", longest, level).reshape(both))
         values, axes = np.linalg.eigh(rough / self.fit.columns)
         # Rows may overstate the curvature of hidden directions. Noise hides their average less than each; twice it is safe.
-        lengths = np.maximum(values - edge / 2, np.minimum(2 * revealed(values, edge) + edge / len(values), 1.0))
+        lengths = np.maximum(values - edge / 2, np.minimum(2 * revealed_values(values, edge) + edge / len(values), 1.0))
         inverse = np.linalg.inv(self.matrix)
         self.hessian = inverse @ (axes * lengths) @ axes.T @ inverse.T
         found = inverse @ (axes * np.where(values > edge, values, lengths)) @ axes.T @ inverse.T

@@ -44,7 +44,7 @@ class Metric:
     ) -> "Metric":
         """Return the metric of a moment, with a ridge as a part of its noise's edge, and at most `most` effective directions."""
         values, vectors = np.linalg.eigh(moment)
-        likely, ridge = revealed(values, edge), part * edge
+        likely, ridge = revealed_values(values, edge), part * edge
         kept = likely if denoised else np.maximum(values, 0.0)
         while (kept / (kept + ridge)).sum() > max(most, 1.0):
             ridge *= 1.25
@@ -61,7 +61,7 @@ class Metric:
         return max(float(self.signal.sum()), 1.0)
 
 
-def revealed(values: Array, edge: float) -> Array:
+def revealed_values(values: Array, edge: float) -> Array:
     """Return the eigenvalues of a noisy moment without the noise's part; those within the noise share the rest of the trace."""
     clear = np.sqrt(np.maximum(values - edge, 0.0)) * np.sqrt(np.maximum(values + edge, 0.0))  # For noisy eigenvectors
     seen = max(float(values.sum()), edge / math.sqrt(2))  # A trace is known to its deviation at best
@@ -69,7 +69,7 @@ def revealed(values: Array, edge: float) -> Array:
     return np.maximum(clear, rest)
 
 
-def centre(point: Array, weights: Array, constant: Array) -> Array:
+def constant_part(point: Array, weights: Array, constant: Array) -> Array:
     """Return the part of a point along the constant, which is the mean score."""
     along = weights * constant
     along = along if along.any() else constant  # All directions may be noise

@@ -24,7 +24,7 @@ from dpconvex.selection.measures import MEANING
 from dpconvex.util.arguments import instance, require
 from dpconvex.util.charts import bar_of, chart
 from dpconvex.util.markup import digits, downward, upward
-from dpconvex.util.places import replaceable, write_atomically
+from dpconvex.util.places import replaceable_path, write_atomically
 
 PAGE = Path(__file__).with_name("report.html")
 RATES = (0.01, 0.05, 0.1)  # False positive rates at which risks are stated
@@ -65,7 +65,7 @@ def report(
     instance(Release).check("report", own, release=found)
     for given, kind in ((evaluation, Evaluation), (budget, Budget), (coefficients, Coefficients)):
         instance(kind).or_none.check("report", **{kind.__name__.lower(): given})
-    file = None if path is None else replaceable(path)
+    file = None if path is None else replaceable_path(path)
     label = "a label" if found.schema is None else found.schema.label
     privacy, certificate = total_guarantee(found)[0], found.certificate
     lines = [] if certificate is None or privacy is None else list(certificate.lines())

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
-from dpconvex.data.columns import Stored, block_readers, dense, itself, take_rows as taken
+from dpconvex.data.columns import Stored, block_readers, dense, take_rows as taken, unchanged_block
 from dpconvex.sums.clipping import WRITTEN, Norms, clip_gradients, sum_by_person, sum_one_by_one
 from dpconvex.sums.design import TABLE, Design, Product, product, product_apart
 from dpconvex.sums.exact_sums import RecordBlock, SumQuery, Sums, block_sums
@@ -161,7 +161,7 @@ class RecordSums:
         self._read = {name: c for name, c in batch.fields.items() if name not in self._made_of}
         # Keep blocks of sparse columns: they share the column's memory.
         self._columns = {
-            name: [partial(itself, read()) for read in block_readers(c, self._step)] if sp.issparse(c) else c
+            name: [partial(unchanged_block, read()) for read in block_readers(c, self._step)] if sp.issparse(c) else c
             for name, c in self._read.items()
         }
         # Cache results of blocks only if nobody can change the records, and the results are not too large.

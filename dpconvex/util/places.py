@@ -26,7 +26,7 @@ def read_content(path: str | os.PathLike[str]) -> bytes:
         raise DPConvexError(f"{path}: the file cannot be read ({error}); name one that save wrote.") from error
 
 
-def replaceable(path: object) -> Path:
+def replaceable_path(path: object) -> Path:
     """Return the path of a new or a regular file; raise `TemplateError` for others, which are never replaced."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
@@ -38,13 +38,13 @@ def replaceable(path: object) -> Path:
     return file
 
 
-def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
+def to_write(path: str, inputs: Mapping[str, str | None]) -> Path:
     """Return the path of a file that can be written, and is no input; raise before a fit is charged and then lost."""
     for what, other in inputs.items():
         if other is not None and leads_to(Path(path), Path(other)):
             folder = os.path.isdir(other) and "a folder with data files; name a file elsewhere"
             raise TemplateError(f"{path}: this is {what}, {folder or 'and would be written over; name another file'}.")
-    file = replaceable(path)
+    file = replaceable_path(path)
     try:
         if file.exists() and not os.access(file, os.W_OK):
             raise PermissionError(0, "the file there may not be written to")

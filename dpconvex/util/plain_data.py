@@ -38,13 +38,13 @@ def without_missing(value: Any) -> Any:
     return [without_missing(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def finite(data: Any) -> Any:
+def json_numbers(data: Any) -> Any:
     """Return data with lists for arrays, and None for infinite numbers and NaN, which JSON does not have."""
     if isinstance(data, Mapping):
-        return {name: finite(value) for name, value in data.items()}
+        return {name: json_numbers(value) for name, value in data.items()}
     data = data.tolist() if isinstance(data, np.ndarray | np.generic) else data
     if isinstance(data, list | tuple):
-        return [finite(value) for value in data]
+        return [json_numbers(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 

@@ -17,7 +17,7 @@ from dpconvex.checker import Rejected, check
 from dpconvex.fitting import verify
 from dpconvex.fitting.verify import form_of
 from dpconvex.mechanisms import target_range
-from dpconvex.mechanisms.private_selection import Repetitions, log_inverse_gamma, rate, select
+from dpconvex.mechanisms.private_selection import Repetitions, log_inverse_gamma, mistake_rate, select
 from dpconvex.mechanisms.target_range import CELLS, RangePlan
 from dpconvex.noise.samplers import seeded_generator
 
@@ -154,10 +154,10 @@ def worst_choice(factor, adjacency):
 def test_a_choice_costs_its_epsilon_and_no_more(adjacency):
     rng = seeded_generator(5)
     drawn = np.bincount([select([3, 1, 2], 1.5, adjacency, rng) for _ in range(20_000)], minlength=3) / 20_000
-    assert np.abs(drawn - choice_law(np.array([3.0, 1, 2]), rate(1.5, adjacency))).max() < 0.02
+    assert np.abs(drawn - choice_law(np.array([3.0, 1, 2]), mistake_rate(1.5, adjacency))).max() < 0.02
     for epsilon in (0.1, 1.0, 4.0):
-        assert 0.95 * epsilon < worst_choice(rate(epsilon, adjacency), adjacency) <= epsilon * (1 + 1e-9)
-        assert worst_choice(1.1 * rate(epsilon, adjacency), adjacency) > epsilon
+        assert 0.95 * epsilon < worst_choice(mistake_rate(epsilon, adjacency), adjacency) <= epsilon * (1 + 1e-9)
+        assert worst_choice(1.1 * mistake_rate(epsilon, adjacency), adjacency) > epsilon
 
 
 # --- The range of a target. ---

@@ -15,7 +15,7 @@ from dpconvex.estimators.base import Private
 from dpconvex.estimators.options import TAKEN
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import FitOptions
-from dpconvex.mechanisms.private_selection import rate
+from dpconvex.mechanisms.private_selection import mistake_rate
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.selection.tune import parts, repetition_plan, tune, tune_repeated
@@ -128,10 +128,10 @@ def test_people_are_tuned_for(how, adjacency):
 def test_the_choice_of_people_is_as_private_as_claimed():
     """Exact laws of permute-and-flip, for counts that three records of one person move as far as they can."""
     for adjacency, ends in (("replace-one", [(0, 3, 1), (3, 0, 4)]), ("add-remove", [(0, 3, 1), (0, 6, 4)])):
-        laws = [choice_law(np.array(counts) / 3, rate(2.0, adjacency)) for counts in ends]
+        laws = [choice_law(np.array(counts) / 3, mistake_rate(2.0, adjacency)) for counts in ends]
         ratios = np.abs(np.log(laws[0] / laws[1]))
         assert ratios.max() <= 2.0 + 1e-9
-        naive = [choice_law(np.array(counts), rate(2.0, adjacency)) for counts in ends]
+        naive = [choice_law(np.array(counts), mistake_rate(2.0, adjacency)) for counts in ends]
         assert np.abs(np.log(naive[0] / naive[1])).max() > 2.5
 
 
