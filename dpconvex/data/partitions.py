@@ -25,10 +25,12 @@ from dpconvex.data.domains import Ball
 from dpconvex.data.learnt import Origin, origin_of
 from dpconvex.data.queries import Blocks, Query, join_columns
 from dpconvex.data.tables import PARQUET, Table, identifiers_of, path_of, read_parquet, table_of
-from dpconvex.data.validation import LARGEST_COPY, label_entries, length_of
+from dpconvex.data.validation import label_entries, length_of
 from dpconvex.data.workers import Workers
 from dpconvex.errors import DomainError, DPConvexError
 from dpconvex.util.arguments import SWITCH, Kind, refuse, require
+
+LARGEST_KEPT = 2**31  # Bytes of the features of tables that stay in memory by default
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,7 +56,7 @@ class Partitions:
         Encodes each partition, a table, as the fields x and y.  Its `privacy_unit` is the column of identifiers.
     keep : bool, optional
         Keep partitions in memory after the first reading.  Otherwise each pass reads and checks them again.  By default workers
-        keep them, except .npy files, and a single process keeps arrays, and tables whose features take up to 1 GiB.
+        keep them, except .npy files, and a single process keeps arrays, and tables whose features take up to 2 GiB.
 
     Examples
     --------
@@ -113,7 +115,7 @@ class Partitions:
         rows : int
             Number of rows in a block.
         keep : bool, optional
-            Keep features in memory as one partition after the first reading; by default if they take up to 1 GiB.  Otherwise
+            Keep features in memory as one partition after the first reading; by default if they take up to 2 GiB.  Otherwise
             each block is a partition, and is read again in each pass.
         unit : str, optional
             Column of identifiers of people with several records, not a field; by default the schema's `privacy_unit`.
@@ -144,7 +146,7 @@ class Partitions:
         fields = fields or {name: name for name in query.names if name not in mine}
         columns = None if schema is not None else {**fields, **{name: name for name in mine}}
         width = len(query.names if schema is None else schema.feature_names)
-        kept, numbers = 8 * width * query.size <= LARGEST_COPY if keep is None else keep, range(len(query.sizes))
+        kept, numbers = 8 * width * query.size <= LARGEST_KEPT if keep is None else keep, range(len(query.sizes))
         parts = [Blocks(query, part, columns) for part in ([numbers] if kept else [[k] for k in numbers])]
         made = cls(parts, schema, keep=kept)
         made.sources = [Source(part, part.size, local=True) for part in parts]
@@ -208,7 +210,7 @@ class Partitions:
                 return Workers(default_client(), values, self.keep)
         sizes: Any = self.sizes if "_seen" in vars(self) else [source.size for source in self.sources]
         known = self.schema is not None and None not in sizes
-        small = known and 8 * len(self.schema.feature_names) * sum(sizes) <= LARGEST_COPY
+        small = known and 8 * len(self.schema.feature_names) * sum(sizes) <= LARGEST_KEPT
         return Place(values, True if small and self.keep is None else self.keep)
 
     @cached_property

@@ -17,17 +17,28 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from dpconvex.accounting.budget import Budget, charge_schema
+from dpconvex.accounting.budget import Budget
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.columns import check_names, names_of
 from dpconvex.data.domains import Choice
 from dpconvex.data.encoded import learnt_cost, with_origin
-from dpconvex.data.schema import Schema, check_beside, check_encoded, check_inside, check_unit
+from dpconvex.data.schema import Schema, check_beside, check_encoded, check_unit
 from dpconvex.data.tables import entries, text_of
 from dpconvex.data.validation import length_of_labels, nonnumeric
 from dpconvex.errors import shorten
 from dpconvex.estimators.options import as_candidate, warn_of_refit, with_hints
-from dpconvex.estimators.tables import SHARED, checked, lazily, one_column, partitioned, plain, prepared, schemas_before
+from dpconvex.estimators.tables import (
+    SHARED,
+    charge_columns,
+    checked,
+    lazily,
+    one_column,
+    partitioned,
+    plain,
+    prepared,
+    schemas_before,
+    with_columns,
+)
 from dpconvex.features.bases import BaseEstimator
 from dpconvex.features.transformers import hide_records
 from dpconvex.fitting.onnx_export import export_estimator
@@ -154,7 +165,7 @@ class Private(BaseEstimator):
         """Return the certificate for a number of features and of records, without data."""
         return verify(self.template(features), self.privacy(), size, **self._ways())
 
-    candidate = as_candidate
+    candidate, _annotated = as_candidate, with_columns
 
     def privacy(self) -> Privacy:
         """Return the guarantee of one fit."""
@@ -265,23 +276,10 @@ class Private(BaseEstimator):
         """Return ``fit(template, data, ...)`` with the estimator's options; a release also gets schema and learnt cost."""
         warn_of_refit(self, data)
         options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
-        known = [vars(self).get(n) for n in ("schema_", "encoder_", "bounds", "_learnt")]
-        label, learnt = f"fit {type(self).__name__}", learnt_cost(known)
-        template, schema = self.template(self.n_features_in_), vars(self).get("schema_") or vars(self).get("encoder_")
-        maps = self.maps_features or getattr(self, "encoder", None) is not None
-        if schema is not None and not maps and not self.clip:
-            check_inside(schema, template.record.fields["x"], "x")
-        charge_schema(self.budget, learnt)
+        label, template = f"fit {type(self).__name__}", self.template(self.n_features_in_)
+        charge_columns(self, template)
         found = fit(template, data, self.privacy(), entry=label, **options)
-        if not hasattr(found, "schema"):
-            return found
-        own = schema is not None and not maps and not self._unsuited(schema, template)
-        names, schema = found.names or vars(self).get("_names"), schema if own else found.schema
-        found = replace(found, names=names, schema=schema)
-        if learnt is None:
-            return found
-        schema = next((one for one in known if isinstance(one, Schema) and one.learnt is learnt), found.schema)
-        return replace(found, schema=schema, learnt=learnt)
+        return self._annotated(found, template) if hasattr(found, "schema") else found
 
     def save(self, path: str | PathLike[str], schema: Schema | None = None) -> None:
         """Write the release with its schema to a file, for ``dpconvex predict`` and ``dpconvex evaluate``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from traceback import walk_stack
 from typing import Any
@@ -17,13 +17,16 @@ from sklearn.preprocessing import PolynomialFeatures, SplineTransformer
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
+from dpconvex.accounting.budget import charge_schema
 from dpconvex.data.columns import FileRows, Stored, array_of, records_of
 from dpconvex.data.dask_columns import has_partitions, is_frame
+from dpconvex.data.encoded import learnt_cost
 from dpconvex.data.partitions import Partitions
-from dpconvex.data.schema import Schema
+from dpconvex.data.schema import Schema, check_inside
 from dpconvex.data.validation import TIMES, has_masked, nonnumeric, real_array
 from dpconvex.errors import DomainError, warn
 from dpconvex.features.transformers import TableTransformer, hide_records
+from dpconvex.model.template import Template
 from dpconvex.util.arguments import require
 
 ENCODE = "declare their meaning in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
@@ -142,7 +145,7 @@ class SchemaEncoder(TableTransformer):
 
     Examples
     --------
-    >>> from dpconvex.data.schema import Schema
+    >>> from dpconvex.data.schema import Schema, check_inside
     >>> encoder = SchemaEncoder(Schema({"age": (0, 100), "weight": (0, 200)}, "sick", [0, 1]))
     >>> encoder.fit_transform({"age": [0, 50], "weight": [200, 100]}).round(3)
     array([[-0.707,  0.707],
@@ -199,3 +202,32 @@ def learns(step: Any) -> bool:
         return bool(get_tags(step).requires_fit)
     except Exception:  # a third-party transformer without tags
         return True
+
+
+def declared(estimator: Any) -> list[Any]:
+    """Return the schema and what else of an estimator may have a learnt cost."""
+    return [vars(estimator).get(name) for name in ("schema_", "encoder_", "bounds", "_learnt")]
+
+
+def suited_schema(estimator: Any, template: Template | None) -> Schema | None:
+    """Return the schema of the columns unless the estimator maps them, or the schema does not match a given template."""
+    schema: Schema | None = vars(estimator).get("schema_") or vars(estimator).get("encoder_")
+    maps = estimator.maps_features or getattr(estimator, "encoder", None) is not None
+    return None if schema is None or maps or (template and estimator._unsuited(schema, template)) else schema
+
+
+def charge_columns(estimator: Any, template: Template) -> None:
+    """Charge what a schema cost, unless its features lie outside the domain of a template that does not clip them."""
+    if (schema := suited_schema(estimator, None)) is not None and not estimator.clip:
+        check_inside(schema, template.record.fields["x"], "x")
+    charge_schema(estimator.budget, learnt_cost(declared(estimator)))
+
+
+def with_columns(estimator: Any, found: Any, template: Template) -> Any:
+    """Return a release with the names and the schema of the columns of an estimator, and what the schema cost."""
+    names, schema = found.names or vars(estimator).get("_names"), suited_schema(estimator, template) or found.schema
+    known = declared(estimator)
+    if (learnt := learnt_cost(known)) is None:
+        return replace(found, names=names, schema=schema)
+    schema = next((one for one in known if isinstance(one, Schema) and one.learnt is learnt), schema)
+    return replace(found, names=names, schema=schema, learnt=learnt)

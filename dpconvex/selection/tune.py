@@ -247,11 +247,9 @@ def tune_repeated(
 def outcome(
     call: FitJob, name: str, release: Release, certificate: Any, models: Mapping[str, Any], mistakes: int | None = None
 ) -> Tuning:
-    model = models[name]
-    names = release.names or getattr(model, "_names", None)
-    found = replace(release, names=names, certificate=certificate, **call.source.spending(call.privacy))
-    if model is not None:
-        model.release_ = found
+    found = replace(release, certificate=certificate, **call.source.spending(call.privacy))
+    if (model := models[name]) is not None:
+        model.release_ = found = model._annotated(found, call.templates[list(models).index(name)])
     return Tuning(name, found, found.spent if found.private else None, mistakes, model)
 
 

@@ -339,7 +339,7 @@ def test_a_long_fit_says_what_it_does_if_it_is_asked_to_and_how_long_but_nothing
 @pytest.mark.parametrize("small", [True, False], ids=["kept", "read again"])
 def test_a_folder_of_files_is_a_table(run, monkeypatch, small):
     if not small:
-        monkeypatch.setattr("dpconvex.data.partitions.LARGEST_COPY", 0)
+        monkeypatch.setattr("dpconvex.data.partitions.LARGEST_KEPT", 0)
     released, measured = [], []
     for table in ("shop.csv", "shop"):
         further = "--delta 1e-6 --mechanism objective-gaussian --seed 1"

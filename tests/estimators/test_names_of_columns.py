@@ -96,6 +96,10 @@ def test_every_fit_remembers_the_schema_of_its_features():
     given, budget, mixed = {"x": x, "y": y}, dp.Budget(dp.Privacy(5.0)), dp.Partitions([table], other)
     models = [dp.solve(learner, data, **ONES) for data in (given, dp.Partitions([table], schema))]
     models += [dp.tune([learner, learner], given, **ONES).release, *dp.sweep(learner, given, dp.Privacy(1.0))]
+    choice = {"grid": {"regularization": [0.1, 0.2]}, "privacy": dp.Privacy(5.0), "seed": 0}
+    models += [
+        tune(dp.LogisticRegression(classes=("0", "1")), given, **choice).release for tune in (dp.tune, dp.tune_repeated)
+    ]
     for model in models:
         for wrong in (x_other, thin):
             refused(dp.TemplateError, "another schema", model.predict, wrong)
