@@ -126,6 +126,14 @@ def written(folder, text):
     return folder / "mine.py"
 
 
+def test_labels_say_how_many_classes_there_are():
+    for name in ("softmax_regression", "large_margin_gaussian", "ordinal_regression"):
+        template = dp.load(name, features=2, labels=("a", "b", "c"))
+        assert template.record.fields["y"].values == ("a", "b", "c")
+        with pytest.raises(dp.TemplateError, match="2 labels"):
+            dp.load(name, features=2, labels=("a", "b", "c"), classes=2)
+
+
 def test_names_and_options_that_are_unknown_are_explained(tmp_path, monkeypatch):
     file = written(tmp_path, LEARNER)
     monkeypatch.chdir(tmp_path)

@@ -73,7 +73,7 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
         The name of a shipped problem, or the path of your own file.  A string is a path if it ends in ``.py`` or has a
         path separator in it.
     **options
-        Options of the file's ``template`` function.
+        Options of the file's ``template`` function.  By default there are as many ``classes`` as ``labels``.
 
     Examples
     --------
@@ -84,6 +84,8 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     file = locate(name_or_path)
     function = factory(file)
     known = inspect.signature(function)
+    if "classes" in known.parameters and isinstance(labels := options.get("labels"), list | tuple):
+        options.setdefault("classes", len(labels))
     try:
         known.bind(**options)
     except TypeError as error:

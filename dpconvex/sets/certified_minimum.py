@@ -120,7 +120,10 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
             break
     # At a sharp corner, `bring_in` moves points by many units in the last place.
     for corner in NEARS if best.distance > tolerance and region.is_polyhedral and known and count else ():
-        x, *_ = exact_feasible_point(region, region.on_hull(best.point), blocks[0], np.maximum(known[0], 0.0), corner)
+        end = region.on_hull(best.point)
+        x, gap, _ = exact_feasible_point(region, end, blocks[0], np.maximum(known[0], 0.0), corner)
+        if gap == np.inf:  # x is not in K
+            continue
         _, gradient = function.value_and_gradient(x)
         distance = certified_distance(function, region, x, gradient, blocks, known)
         best = min(best, Certified(x, distance), key=lambda one: one.distance)

@@ -18,12 +18,9 @@ FILES = {
     ".".join(file.relative_to(FOLDER.parent).with_suffix("").parts): file.read_text() for file in FOLDER.rglob("*.py")
 }
 PROGRAMS = sorted(name for name, source in FILES.items() if "\ndef main(" in source)
-# Programs that take more than five seconds even so.
-LONG = ("__main__", "exact_distances", "mutations", "published.named_tables", "published.pathak_raj_errors", "scale")
-SELDOM = {f"benchmarks.{name}" for name in LONG}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SELDOM)) for n in PROGRAMS])
+@pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.filterwarnings("ignore::dpconvex.PrivacyWarning", "ignore:.*fork")
 def test_every_program_runs_on_little_data(name, tmp_path, monkeypatch, capsys):
     module = import_module(name)
