@@ -191,7 +191,7 @@ def why_not_convex(place: Expression) -> tuple[str, str]:
             return "it multiplies variables with each other", remedy
         box = "declare the factor's field non-negative (a Box with lower bounds of 0)"
         remedy = f"{box}, or write a non-negative factor such as 1 - g as cp.pos(1 - g): the product is then convex"
-        return "a factor that can change sign multiplies a curved term", remedy
+        return "a factor whose sign no rule shows multiplies a curved term", remedy
     convex = "a convex non-decreasing function of a convex one, or a convex function of an affine one"
     return "CVXPY's rules do not prove it", f"compose as the rules ask: {convex}"
 
