@@ -237,6 +237,12 @@ def interval_sums(entry: Indices, low: Array, high: Array, size: int) -> Ends:
     return least, most
 
 
+def falling_sum(last: float, count: int) -> float:
+    """Bound the sum of `count` numbers that fall in proportion from 1; the next one would be `last`, at most 1."""
+    fall = math.log(min(max(last, 1e-300), 1.0))
+    return math.expm1(fall) / math.expm1(fall / count) * (1 + SUM_SLACK) if fall else float(count)
+
+
 def grid_step(bound: float, bits: int) -> float:
     """Return the power of two u for which numbers up to `bound` are at most 2^bits times u."""
     return 2.0 ** (math.ceil(math.log2(bound)) - bits)

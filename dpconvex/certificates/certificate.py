@@ -26,6 +26,7 @@ from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.gaussian import TRUNCATED, failure_delta
 from dpconvex.noise.samplers import SPHERICAL
+from dpconvex.numerics import falling_sum
 from dpconvex.util.arguments import BELOW_ONE, instance, recast, require, whole
 from dpconvex.util.plain_data import build, without_missing
 
@@ -350,13 +351,14 @@ class DescentCertificate(Certificate, perturbed="gradients"):
     def steps(self) -> int:
         return int(self.settings.get("steps", 1.0))
 
-    @property
-    def largest_step(self) -> float:
-        return self.settings.get("largest_step", self.step_size)
+    def sum_of_steps(self, first: str = "step_size", power: int = 1) -> float:
+        """Bound the sum of powers of all step sizes, the first of which is this setting."""
+        ratio = self.settings.get("last_step", self.step_size) / (self.step_size or 1.0)
+        return self.settings.get(first, self.step_size) ** power * falling_sum(ratio**power, self.steps)
 
     @property
     def noise_shift(self) -> float:
-        return self.expected_noise * self.steps * self.step_size
+        return self.expected_noise * self.sum_of_steps()
 
     @property
     def gaussian_level(self) -> float | None:

@@ -212,7 +212,7 @@ class AdditiveModel(Private):
         weights, certificate = np.array(release["w"]), release.certificate
         deviation = certificate.noise_shift / np.sqrt(len(weights))
         if isinstance(certificate, DescentCertificate):
-            deviation = certificate.noise_scale * certificate.step_size * np.sqrt(certificate.steps)
+            deviation = certificate.noise_scale * np.sqrt(certificate.sum_of_steps(power=2))
         return weights, deviation * np.eye(len(weights)) if release.noise is None else release.noise
 
     @hide_records()

@@ -38,8 +38,8 @@ CLIPPED_STEPS, MOMENTUM = 100, 0.8
 # limit. If curvature is known, the limit is also BENDS times its inverse.
 NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
 # Slopes of targets do not vanish far away, and bounds do not tell how far targets spread. Their steps shrink: the limits of the
-# first step, and the last one, as a movement by all records' clipped gradients.
-TARGET_NOISE, FIRST_MARGIN, LAST_MARGIN = 0.5, 7.0, 0.007
+# first step, and the last one, as a movement by all records' clipped gradients and as a part of the first.
+TARGET_NOISE, FIRST_MARGIN, LAST_MARGIN, LAST_PART = 0.5, 7.0, 0.007, 0.01
 GRAIN = 2.0**-53  # Sampling probabilities are multiples of this, as uniform variates are
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
 CLIPPED_SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
@@ -198,7 +198,8 @@ class NoisyGradientDescent(base.ForUnits):
         settings = {"clip": float(self.clip), "steps": float(steps), "step_size": step, "momentum": momentum}
         settings |= {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})
         if self.step_size is None and has_targets(analysis):
-            settings["last_step"] = min(LAST_MARGIN * margin_length(analysis) / (bound * size * rate), step)
+            last = LAST_MARGIN * margin_length(analysis) / (bound * size * rate)
+            settings["last_step"] = min(max(last, LAST_PART * step), step)
         return settings
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
@@ -218,7 +219,7 @@ class NoisyGradientDescent(base.ForUnits):
             if found.noise_scale <= most:
                 # Rounding of noise drawn in floating point; the noise of each step hides rounding in its sums.
                 drawn = EPSILON * (analysis.form.space.dim + 16) * self.noise_bound(found, TRUNCATED)
-                moved = certificate.steps * certificate.largest_step * drawn
+                moved = certificate.sum_of_steps("largest_step") * drawn
                 return found.copied(event=found.event, sensitivity=apart, tolerance=max(moved, 1e-200))
         why = "rounding errors in sums of this many gradients exceed the clip"
         raise TemplateError(f"NoisyGradientDescent: {why}; give a larger `clip`.")
@@ -388,7 +389,7 @@ def path_rounding(analysis: Analysis, certificate: DescentCertificate, records: 
         longest = GAUSSIAN.quantile(certificate.noise_dimension, sigma, rare)
         pull = rate * regularizer_steepness(analysis, certificate.size)[1]
         start = float(np.linalg.norm(public_start(analysis, 1.0, 0.0)[0]))
-        radius = start + steps * certificate.largest_step * (drawn * bound + longest + pull)
+        radius = start + certificate.sum_of_steps("largest_step") * (drawn * bound + longest + pull)
     # The depth of sums is that of all records; their terms are those of sampled records.
     return form.lengths.gradient_error(records, bound, curvature_or_zero(analysis), radius, 0.0) * drawn / records
 

@@ -229,3 +229,19 @@ def test_steps_at_targets_do_not_grow_with_the_records_or_their_bounds(loss, fie
     data = {"x": x, "y": y} | dict.fromkeys(fields, [1] * len(x))
     found = dp.solve(template, data, dp.Privacy(1.0, 1e-6), dp.NoisyGradientDescent(clip=1.0), seed=0)
     assert loss(y - x @ found["w"]).value.mean() < 0.8 * loss(y).value.mean()
+
+
+def test_the_path_of_shrinking_steps_is_as_long_as_their_sum():
+    """It counted as many first steps: fits of 300 records with wide bounds got four times the noise, to hide rounding."""
+    w = cp.Variable(name="w")
+    template = dp.Template(dp.Record(x=dp.Box(-1, 1), y=dp.Box(-1000, 1000)), lambda x, y: cp.huber(y - x * w, 0.2))
+    mechanism = dp.NoisyGradientDescent(clip=1.0, sampling=0.1, momentum=0.0)
+    certificate, analysis = dp.verify(template, ADD, 300, mechanism), analyse(template, mechanism)
+    assert certificate.noise_scale < 2.5
+    found, engine = [np.zeros(1)], Line(0.0)
+    engine.loss_gradient, engine.project = np.ones_like, lambda theta: found.append(theta) or theta
+    quiet = replace(certificate, noise_scale=1e-12, settings=certificate.settings | {"sampling": 1.0})
+    mechanism.run(analysis, quiet, engine, np.random.default_rng(0))
+    steps = -np.diff(found, axis=0)
+    assert steps.sum() == pytest.approx(certificate.noise_shift / certificate.expected_noise)
+    assert (steps**2).sum() == pytest.approx(certificate.sum_of_steps(power=2))
