@@ -30,12 +30,15 @@ FAR = 1e8  # A set with points this far away counts as unbounded
 
 def minimum(function: Smooth, region: Region, start: Array, tolerance: float) -> Certified:
     """Return a certified minimiser over a set, to a tolerance or as exactly as rounding allows; at last by a central path."""
-    start, best = region.bring_in(start).astype(float), Certified(start, np.inf)
-    for unit in (region.scale, region.scale + float(np.linalg.norm(region.inside))):  # sets may be flat, and wide
+    start, best, unit = region.bring_in(start).astype(float), Certified(start, np.inf), region.scale
+    for _ in range(2):
         x, step = newton(function, region, start, unit, tolerance)
         best = min(best, last_steps(function, region, x, step, tolerance), key=lambda one: one.distance)
         if best.distance <= tolerance or region.curved:
             break
+        _, gradient = function.value_and_gradient(start)
+        bend = max(float(np.linalg.norm(function.hessian(start) @ gradient)), 1e-300)
+        unit += min(float(gradient @ gradient) / bend, FAR)  # a gradient step's length: sets may be flat, and wide
     if best.distance > tolerance and any(map(has_kinks, region.curved)):
         best = min(best, bundle_method(function, region, x, tolerance), key=lambda one: one.distance)
     if best.distance > tolerance:
