@@ -115,8 +115,9 @@ class AbstractValue:
     array_norm: tuple[Callable[[list[int]], float], int] | None = None
 
     def __post_init__(self) -> None:
-        # Drop hulls of constants: they have no generators.
-        object.__setattr__(self, "terms", tuple(term for term in self.terms if term.rows.shape[1]))
+        # Drop hulls of constants: they have no generators. New ones come first.
+        if self.terms and not self.terms[0].rows.shape[1]:
+            object.__setattr__(self, "terms", tuple(term for term in self.terms if term.rows.shape[1]))
 
     @property
     def is_affine(self) -> bool:

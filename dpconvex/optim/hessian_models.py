@@ -123,9 +123,8 @@ class Corrected:
         """Return the model plus `more` times the identity; a matrix stays a matrix."""
         if not isinstance(self.model, Dense):
             return lambda vector: self(vector) + more * vector
-        return Dense(
-            self.model.matrix + more * np.eye(len(self.model.matrix)) + (self.rows.T * self.weights) @ self.rows
-        )
+        matrix = self.model.matrix + more * np.eye(len(self.model.matrix))
+        return Dense(matrix + (self.rows.T * self.weights) @ self.rows)
 
     def update(self, step: Array, change: Array) -> None:
         """Update the model with the change of the gradient along a step, if its curvature is clearly positive."""

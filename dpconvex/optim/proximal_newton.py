@@ -205,14 +205,12 @@ def largest_eigenvalue(model: LinearMap, dim: int, start: Array | None = None) -
     return max(1.1 * float(np.linalg.norm(x)), 1e-300), x
 
 
-def minimise(
-    coordinates: Coordinates, model: LinearMap, gradient: Array, start: Array, largest: float
-) -> tuple[Array, bool]:
+def minimise(cones: Coordinates, model: LinearMap, gradient: Array, start: Array, largest: float) -> tuple[Array, bool]:
     """Take semismooth Newton steps to the minimiser over K, damped by the forward-backward envelope; say if they help."""
 
     def state(x: Array) -> tuple[float, Array, Array, Array, Derivative]:
         bent = model(x - start)
-        forward, derivative = coordinates.project(x - (gradient + bent) / largest)
+        forward, derivative = cones.project(x - (gradient + bent) / largest)
         residual = x - forward
         value = float((gradient + bent / 2) @ (x - start)) - float((gradient + bent) @ residual)
         return value + 0.5 * largest * float(residual @ residual), x, forward, residual, derivative

@@ -56,6 +56,7 @@ class GradientGram:
         self.generators = generators
         self._ranges: dict[tuple[Hashable, ...], Interval] = {}
         self._inner: dict[tuple[int, bytes], tuple[Array, float]] = {}
+        self._squares: dict[tuple[int, bytes], Array] = {}
         self.widest: dict[tuple[float, float, float, bytes], tuple[float, Array]] = {}  # Cache of `maximise_trace`
         self.forms, residue = self._forms(generators)
         lengths = self._lengths(generators)
@@ -197,14 +198,17 @@ class GradientGram:
         return found
 
     def squared_norms(self, vectors: Array) -> Array:
-        """Return bounds on the squared norms of `vectors` (generator coordinates); maxima are at the ends of scalar fields."""
-        found = self._squared_norms(vectors)
-        for these, others, ends in self._multiples:
-            moved = np.stack([vectors, vectors])
-            moved[..., these] = 0.0
-            moved[..., others] += np.multiply.outer(ends, vectors[:, these])
-            found = np.minimum(found, np.maximum(*map(self._squared_norms, moved)))
-        return found
+        """Return bounds on squared norms of generator coordinates (cached); maxima are at the ends of scalar fields."""
+        key = len(vectors), sha256(vectors.tobytes()).digest()  # labels share terms
+        if key not in self._squares:
+            found = self._squared_norms(vectors)
+            for these, others, ends in self._multiples:
+                moved = np.stack([vectors, vectors])
+                moved[..., these] = 0.0
+                moved[..., others] += np.multiply.outer(ends, vectors[:, these])
+                found = np.minimum(found, np.maximum(*map(self._squared_norms, moved)))
+            self._squares[key] = found
+        return self._squares[key]
 
     def lengths(self, rows: Array) -> Array:
         """Return a bound on the norm of each row of `A_z`."""

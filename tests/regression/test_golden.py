@@ -150,6 +150,7 @@ GROWTH = {
     "chain": (lambda n: verified("linear_chain_crf", length=n), (5, 6), lambda n: 2**n),
     "softmax": (lambda n: verified("softmax_regression", classes=n), (15, 30), lambda n: n),
     "margins": (lambda n: verified("large_margin_gaussian", classes=n), (8, 16), lambda n: n * (n - 1)),
+    "labels": (lambda n: verified("ordinal_regression", classes=n), (20, 40), lambda n: n),
     "fan": (lambda n: verified("quantile_fan", quantiles=tuple(np.linspace(0.1, 0.9, n))), (5, 11), lambda n: n),
     "template": (lambda n: dp.load("large_margin_gaussian", features=3, classes=n), (8, 16), lambda n: n * (n - 1)),
     "ledger": (lambda n: charged(n), (100, 200), lambda n: n),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -82,13 +82,18 @@ LOG: AtomDefinition = AtomDefinition(
 )
 
 
-def logistic_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
-    """Bound the logistic function: slope s(m), s the sigmoid; second derivative s(m)(1 - s(m)), largest at the m nearest 0."""
-    nearest = min(max(0.0, entry.value.low), entry.value.high)
-    slope, other = (image(expit, end) for end in (entry.value, Interval(-nearest, -nearest)))
-    slope = Interval(slope.low, min(slope.high, 1.0))
+@lru_cache
+def logistic_bounds(reach: Interval) -> tuple[Interval, Interval, float]:
+    """Bound the logistic function, its slope s(m), s the sigmoid, and s(m)(1 - s(m)), which is largest at the m nearest 0."""
+    nearest = min(max(0.0, reach.low), reach.high)
+    slope, other = (image(expit, end) for end in (reach, Interval(-nearest, -nearest)))
     curvature = min(0.25, image(expit, Interval(nearest, nearest)).high * other.high)  # 1 - s(m) is s(-m)
-    outcome = entry.through(image(partial(np.logaddexp, 0.0), entry.value), slope, curvature)
+    return image(partial(np.logaddexp, 0.0), reach), Interval(slope.low, min(slope.high, 1.0)), curvature
+
+
+def logistic_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
+    value, slope, curvature = logistic_bounds(entry.value)
+    outcome = entry.through(value, slope, curvature)
     if entry.terms and rules.is_one_row(entry):
         (term,) = entry.terms
         points = GradientSet(np.concatenate([0 * term.rows, term.rows]), mass=term.mass)
