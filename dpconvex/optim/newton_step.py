@@ -23,6 +23,9 @@ ROUGH = 0.06  # ... of a first query for the Hessian
 # For unbounded slopes: the share of the rest that each count of clipped gradients has; the most counts; deviations of a count
 # that are doubted. The Hessian then has a smaller share, at least LEAST_HESSIAN of its own, if its noise has a smaller edge.
 COUNT, COUNTS, DOUBTED, LEAST_HESSIAN, SMALL_EDGE = 0.4, 5, 0.7, 0.1, 0.2
+# For labels: the share of the step for counts of records of rare levels, the deviations that show some, and the share of records
+# of a level that noise must not hide: otherwise nothing is asked.
+RARE_SHARE, RARE_DEVIATIONS, RARE_LEVEL = 0.03, 2.0, 1 / 150
 CLIP_GROWTH = math.sqrt(2), 4.0  # Least and largest growth of a clip that clips too many
 VECTOR_BINS, VECTOR_RATIO = 40, math.sqrt(2)  # Bins of lengths: their number, and the ratio of edges
 SURE_DEVIATIONS = 4.0  # Deviations by which a count must exceed 0
@@ -59,16 +62,17 @@ class NewtonStep:
 
     def __post_init__(self) -> None:
         self.queries, self.public, self.number = self.fit.queries, self.fit.public, self.fit.size
-        self.scores = self.queries.scores
+        self.scores, self.level_rows = self.queries.scores, np.zeros((len(self.table), 0))
+        self.parts = np.zeros(0)
 
     def estimate(self) -> NewtonPoint:
         """Take the step; raise if the Hessian is all below its noise, or changes within the error of the estimate."""
         every = np.eye(self.basis.shape[1])
         self.step(self.fit.level_of(1 - CHECK))
         # Noise on the Hessian counts by the distance from the start to the estimate: by the step, and by chance.
-        near = self.inverse @ (self.spread + self.gradient_noise**2 * every) @ self.inverse
+        near = self.inverse @ (self.spread + self.gradient_noise) @ self.inverse
         near += np.outer(self.move, self.move) + self.unknown
-        of_noise = self.gradient_noise**2 * every + self.hessian_noise**2 / 2 * (np.trace(near) * every + near)
+        of_noise = self.gradient_noise + self.hessian_noise**2 / 2 * (np.trace(near) * every + near)
         self.check_curvature(self.inverse @ (self.spread + of_noise) @ self.inverse)
         lift, shift = self.identified
         back, few = lift @ self.back, self.number / max(self.number - len(every), 1.0)
@@ -84,6 +88,7 @@ class NewtonStep:
         """Query the Hessian, the gradient and its second moment, in the metric of the approximate Hessian, and move."""
         queries, part = self.queries, (lambda share: level * math.sqrt(share))
         self.update_coordinates()
+        rare_share = self.find_rare_levels(part(RARE_SHARE)) * RARE_SHARE
         bent = self.find_long_rows(part(ROOTS_SHARE / 5), part(ROUGH))
         count = self.onto.shape[1]
         self.rough_step(bent, part(ROOTS_SHARE / 5), part(NEARER))
@@ -96,12 +101,17 @@ class NewtonStep:
             share *= min(max((edge / SMALL_EDGE) ** 2, LEAST_HESSIAN), 1.0)
         self.hessian_noise = both * longest**2 / part(share)
         found = self.onto.T @ queries.vectors(table, "roots", longest, part(share)) @ self.onto
-        rest = part(1 - share - SQUARES_SHARE - ROOTS_SHARE - ROUGH - NEARER)
+        rest = part(1 - share - SQUARES_SHARE - ROOTS_SHARE - ROUGH - NEARER - rare_share)
         slope, clip, self.gradient_noise = self.gradient(part(ROOTS_SHARE * 2 / 5), rest, self.is_steep)
         spread = self.onto.T @ queries.vectors(table, "gradients", clip, part(SQUARES_SHARE)) @ self.onto
-        parts, axes = np.linalg.eigh(shrink_to_identity(spread, both * clip**2 / part(SQUARES_SHARE)))
+        spread = shrink_to_squares(spread, both * clip**2 / part(SQUARES_SHARE), self.longer_units)
+        self.shorten_rare(math.inf)
+        parts, axes = np.linalg.eigh(spread)
         self.spread = (axes * np.maximum(parts, 0.0)) @ axes.T
-        values, axes = np.linalg.eigh(found)
+        # No step is taken along rare levels where noise would change scores so much that curvature changes.
+        drowned = self.rare[:, np.sqrt(np.diag(self.rare.T @ self.gradient_noise @ self.rare)) > self.most]
+        apart = np.eye(count) - drowned @ drowned.T
+        values, axes = np.linalg.eigh(apart @ found @ apart)
         # Drop directions whose eigenvalues noise alone could have; the edge of each counts it and the smaller ones.
         edges = self.hessian_noise * np.sqrt(2.0 * np.arange(1, count + 1))
         first = int(np.flatnonzero(values <= edges + self.hessian_noise).max(initial=-1)) + 1
@@ -111,12 +121,13 @@ class NewtonStep:
         # A kept eigenvalue near the edge had noise upwards: lower it.
         lowered = (values + np.sqrt(values**2 - edges[first:] ** 2)) / 2
         self.inverse = (axes / lowered) @ axes.T
-        self.move = -self.inverse @ slope
+        self.move = self.shortened(-self.inverse @ slope)
+        left = 2 * (self.inverse @ slope + self.move)
         self.table = table + self.to_table(self.move)
         # Along hidden axes the error may be as long as the parameters are on average, in the metric. Much noise shortens steps.
         places = [self.queries.parameters(part) for part in (self.table, self.longer)]
         most = (np.linalg.lstsq(self.back, np.stack(places, axis=1))[0] ** 2).sum(axis=0).max()
-        self.unknown = most / count * hidden.shape[1] * hidden @ hidden.T
+        self.unknown = most / count * hidden.shape[1] * hidden @ hidden.T + np.outer(left, left)
 
     def update_coordinates(self) -> None:
         """Set the metric, and coordinates of the subspace in which noise is equal in all directions."""
@@ -127,26 +138,81 @@ class NewtonStep:
         parameters = self.scores.from_table @ whole
         self.onto = np.linalg.qr(np.linalg.lstsq(parameters, self.basis.toarray())[0])[0]
         self.back = parameters @ self.onto
+        # The axes of rare levels, by rows, the longest rows along them, and these axes in coordinates, with longest moves.
+        self.levels = np.linalg.qr(self.matrix @ self.level_rows)[0]
+        parts = np.linalg.norm(self.levels.T @ self.matrix, axis=1) / np.linalg.norm(self.matrix, 2)
+        self.reach = self.longest_row * parts
+        self.rare = self.onto.T @ np.kron(np.eye(self.table.shape[1]), self.levels)
+        score = self.public.short_side(0.0) / self.public.curvature
+        self.most = np.tile(score / (self.reach * np.minimum(self.parts, 1.0)), self.table.shape[1])
 
     @property
     def is_steep(self) -> bool:
         """Whether slopes are unbounded, so that a few wrong scores far away may determine the minimiser."""
         return math.isinf(self.public.lipschitz)
 
-    def gradient(self, length_level: float, level: float, counts: bool = False) -> tuple[Array, float, float]:
-        """Return the noisy gradient in coordinates of the subspace, its clip, and its error.
+    def find_rare_levels(self, level: float) -> bool:
+        """Find rare levels, by counts of long gradients at scores of 0 along axes of the metric; return whether it asks any.
+
+        Scores along them move to where curvature does not vanish yet.
+        """
+        axes, lengths, rows = np.linalg.svd(self.matrix)
+        most, reach = self.queries.privacy.most, self.longest_row * lengths / lengths[0]
+        long = self.usual_length * math.sqrt(2 / most)  # for single records
+        ratios = reach * self.public.slope * most / long
+        asks = RARE_LEVEL * self.number > RARE_DEVIATIONS * self.queries.deviation_of_counts(level)
+        far = np.flatnonzero((ratios > 2) & (asks and self.public.has_labels and not self.is_steep))
+        found, each = dict[int, float](), level / math.sqrt(max(len(far), 1))
+        for axis in far.tolist():
+            self.queries.set_metric(np.outer(axes[:, axis], axes[:, axis]) @ self.matrix)
+            bins = math.ceil(math.log(ratios[axis], VECTOR_RATIO)) + 1
+            edges = np.asarray(long * VECTOR_RATIO ** np.arange(bins), dtype=float)
+            counts = self.queries.vectors(0 * self.table, "gradients", float(edges[-1]), each, edges)[:0:-1]
+            sure = RARE_DEVIATIONS * self.queries.deviation_of_counts(each) * np.sqrt(np.arange(1, len(edges)))
+            if (places := np.flatnonzero(counts.cumsum() > sure)).size:
+                found[axis] = edges[len(counts) - places[0]] / (reach[axis] * self.public.short_side(0.0))
+        self.level_rows, self.parts = rows[list(found)].T, np.minimum(list(found.values()), most)
+        self.update_coordinates()
+        place = self.onto.T @ np.linalg.solve(self.matrix.T, self.table).T.ravel()
+        self.table = self.table + self.to_table(self.shortened(place) - place)
+        return len(far) > 0
+
+    def shortened(self, move: Array) -> Array:
+        """Return a move, cut along rare levels where it would change scores so much that curvature changes."""
+        along = self.rare.T @ move
+        return np.asarray(move + self.rare @ (np.clip(along, -self.most, self.most) - along))
+
+    @property
+    def usual_length(self) -> float:
+        """The usual length of gradients in the metric, with the largest slope."""
+        usual = self.onto.shape[1] * self.queries.privacy.most / self.number
+        return self.public.slope * math.sqrt(usual / self.public.curvature)
+
+    def shorten_rare(self, longest: float) -> None:
+        """Shorten the metric of queries along rare levels, so that no gradient is longer there; see `longer_units`."""
+        self.longer_units = np.eye(len(self.rare))
+        if not self.parts.size:
+            return
+        parts = np.minimum(longest / (self.reach * self.parts * self.public.lipschitz), 1.0)
+        self.queries.set_metric(self.matrix + self.levels * (parts - 1) @ self.levels.T @ self.matrix)
+        self.longer_units += self.rare * (np.tile(1 / parts, self.table.shape[1]) - 1) @ self.rare.T
+
+    def gradient(self, length_level: float, level: float, counts: bool = False) -> tuple[Array, float, Array]:
+        """Return the noisy gradient in coordinates of the subspace, its clip, and the covariance of its error.
 
         With counts, the error includes the sum of what the clip cuts; otherwise it is that of the noise.
         """
         most = self.queries.privacy.most
-        usual = math.sqrt(self.onto.shape[1] * most / self.number)
-        wide = usual * self.public.slope / math.sqrt(self.public.curvature)
+        usual, wide = math.sqrt(self.onto.shape[1] * most / self.number), self.usual_length
+        self.shorten_rare(wide / 2)
         clip = self.vector_length("gradients", length_level, wide, ROOM if self.is_steep else NARROW_ROOM)
         most_long = self.longest_row * self.public.lipschitz * most
         clip = min(clip * ROOM / NARROW_ROOM if LONG_GRADIENT * clip < most_long < math.inf else clip, most_long)
         clip, cut, level = self.widened_clip(clip, level) if counts else (clip, 0.0, level)
+        self.shorten_rare(0.85 * clip)
         found = self.queries.query(self.table, clip / usual, usual, level).gradient
-        return self.onto.T @ found.T.ravel(), clip, math.hypot(self.queries.sensitivity * clip / level, cut)
+        noise = (self.queries.sensitivity * clip / level) ** 2 * self.longer_units @ self.longer_units.T
+        return self.longer_units @ self.onto.T @ found.T.ravel(), clip, noise + cut**2 * np.eye(len(noise))
 
     def widened_clip(self, clip: float, level: float) -> tuple[float, float, float]:
         """Return a clip that counts show to be wide enough, the estimated sum of clipped excesses, and the remaining level.
@@ -167,9 +233,13 @@ class NewtonStep:
     def rough_step(self, bent: Array, length_level: float, level: float) -> None:
         """Take a rough step as far as its gradient exceeds noise: the error of the next step is quadratic in its length."""
         slope, _, noise = self.gradient(length_level, level)
-        certain = max(0.0, 1 - 2 * noise**2 * len(slope) / max(float(slope @ slope), 1e-300))
-        rows = (self.onto @ slope).reshape(self.table.shape[::-1])
-        self.table = self.table - certain * self.matrix.T @ np.linalg.solve(bent, rows.T)
+        self.queries.set_metric(self.matrix)
+        rare, certain = self.rare @ self.rare.T, np.zeros(len(slope))
+        for part in (rare, np.eye(len(slope)) - rare):  # with unlike noise
+            along = part @ slope
+            certain += max(0.0, 1 - 2 * float(np.trace(part @ noise)) / max(float(along @ along), 1e-300)) * along
+        rows = (self.onto @ certain).reshape(self.table.shape[::-1])
+        self.table = self.table + self.to_table(self.shortened(-self.onto.T @ np.linalg.solve(bent, rows.T).T.ravel()))
 
     def find_long_rows(self, length_level: float, level: float) -> Array:
         """Correct the metric by a first noisy Hessian; return the approximate Hessian in the new metric, (rows, rows)."""
@@ -217,11 +287,14 @@ class NewtonStep:
         values, axes = np.linalg.eigh(around)
         signs = np.random.default_rng(0).choice([-1, 1], len(values))
         away = self.to_table(axes @ (np.sqrt(np.maximum(values, 0.0)) * signs))
-        cap, own = CAP * self.public.curvature, self.fit.level_of(CHECK / 4)
-        probe: Any = {"probe": probe_direction(self.scores, 0), "cap": cap, "along_level": own}
-        points = (self.before, self.table, self.table - away, self.table + away)
-        found = [float(self.queries.query(point, **probe).along[0]) for point in points]
+        cap, own = CAP * self.public.curvature, self.fit.level_of(CHECK / 5)
+        probe: Any = {"probe": probe_direction(self.scores, 0), "along_level": own}
         doubt = SURE_DEVIATIONS * self.queries.sum_sensitivity(cap, 1.0) / own
+        most = max(float(self.queries.query(self.table, cap=cap, **probe).along[0]), 0.0) + doubt / 2
+        if most < 2.5 * doubt:  # Noise hides what targets far from the usual ones would have: clip by the mean found
+            cap, doubt = (min(1.0, CAP * most / self.number / cap) * part for part in (cap, doubt))
+        points = (self.before, self.table, self.table - away, self.table + away)
+        found = [float(self.queries.query(point, cap=cap, **probe).along[0]) for point in points]
         if float(np.mean(found)) < doubt / 2:  # the mean of four has half the deviation
             raise NotConverged(f"intervals: noise hides changes of the curvature near the estimate. {REMEDY}")
         if max(found) - min(found) > CURVATURE_CHANGE * float(np.mean(found)) + doubt:
@@ -232,12 +305,15 @@ class NewtonStep:
         return np.asarray(self.matrix.T @ (self.onto @ move).reshape(self.table.shape[::-1]).T)
 
 
-def shrink_to_identity(moment: Array, noise: float) -> Array:
-    """Return a symmetric matrix, shrunk towards a multiple of the identity by the share of its distance that noise explains.
+def shrink_to_squares(moment: Array, noise: float, longer: Array) -> Array:
+    """Return ``longer @ moment @ longer.T``, shrunk towards a multiple of the identity by the share that noise explains.
 
-    The noise has deviation `noise` on the diagonal, and a root of 2 less off it (O. Ledoit and M. Wolf 2004).
+    The moment's noise has deviation `noise` on the diagonal, and a root of 2 less off it (O. Ledoit and M. Wolf 2004). What
+    is not shrunk along long axes gets a deviation of its noise.
     """
-    count = len(moment)
-    alike = max(float(np.trace(moment)), 0.0) / count * np.eye(count)
-    apart, expected = moment - alike, noise**2 * (count - 1) * (1 + count / 2)
-    return np.asarray(alike + max(0.0, 1 - expected / max(float((apart**2).sum()), 1e-300)) * apart)
+    count, squares = len(moment), np.linalg.inv(longer @ longer.T)
+    alike = max(float(np.trace(moment)), 0.0) / float(np.trace(squares))
+    apart, expected = moment - alike * squares, noise**2 * (count - 1) * (1 + count / 2)
+    kept = max(0.0, 1 - expected / max(float((apart**2).sum()), 1e-300))
+    doubt = noise * (longer @ longer.T - np.eye(count))
+    return np.asarray(alike * np.eye(count) + kept * (longer @ apart @ longer.T + doubt))

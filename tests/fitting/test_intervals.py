@@ -358,3 +358,25 @@ def test_levels_of_few_records_hide_nothing_else():
         found.append(dp.intervals(learner, None, data, dp.Privacy(2.0, 1e-6), seed=seed))
         assert np.isfinite(found[-1].estimates).all()
     assert np.mean([(one.lower < true) & (true < one.upper) for one in found]) > 0.7
+
+
+def test_intervals_of_a_flag_of_few_records_cover():
+    """A clip cut the gradients of its rarer label, and the step stayed at 2.5 to 3.9: no interval covered."""
+    found, learner, true = [], dp.load("logistic_regression", features=3, constant=1.0), [2, -1, 2.0]
+    for seed in range(3):
+        rng = np.random.default_rng([seed, 5])
+        x = dp.Ball(3).project(np.c_[rng.uniform(-0.3, 0.3, (30_000, 2)), rng.random(30_000) < 0.01])
+        y = np.where(rng.random(30_000) < expit(x @ true), 1, -1)
+        found.append(dp.intervals(learner, None, {"x": x, "y": y}, PRIVACY, seed=seed))
+    assert np.mean([(one.lower < [*true, 0]) & ([*true, 0] < one.upper) for one in found]) > 0.7
+    assert sum(one.lower[2] < 2 < one.upper[2] and one.standard_errors[2] < 1 for one in found) > 1
+
+
+def test_targets_far_below_their_bound_do_not_hide_that_curvature_stays():
+    rng = np.random.default_rng(0)
+    x = dp.Ball(2).project(rng.normal(size=(10_000, 2)) / 3)
+    data = {"x": x, "y": np.minimum(np.exp(x @ [1.5, -1.0]) * rng.gamma(2.0, 0.5, 10_000), 60.0)}
+    learner = dp.load("gamma_regression", features=2, target=60.0)
+    for seed in range(3):
+        found = dp.intervals(learner, None, data, dp.Privacy(1.0, 1e-5), seed=seed)
+        assert found.undetermined == ()
