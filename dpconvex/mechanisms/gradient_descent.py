@@ -340,8 +340,8 @@ def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, s
 
 
 def has_targets(analysis: Analysis) -> bool:
-    """Return whether a leaf of one label has an offset that differs by records."""
-    return any(np.ptp(analysis.ranges[leaf][0], axis=0).any() for leaf in analysis.form.every_leaf)
+    """Return whether all leaves of labels have offsets that differ by records, unlike counts with an exposure."""
+    return all(np.ptp(analysis.ranges[leaf][0], axis=0).any() for leaf in analysis.form.every_leaf)
 
 
 def margin_length(analysis: Analysis) -> float:
