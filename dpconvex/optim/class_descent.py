@@ -14,10 +14,11 @@ from dpconvex.optim.implicit_steps import ImplicitSteps, mean_stiffness, regular
 from dpconvex.optim.noisy_metrics import constant_direction, row_metric, truncate_rows
 from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.row_metrics import constant_part
-from dpconvex.optim.slope_histograms import Fit
+from dpconvex.optim.slope_histograms import Fit, PublicFacts
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls_away_from_zero
 from dpconvex.sensitivity.regularizer import ridge_of
+from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_queries import PrivateQueries
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import Stage
@@ -57,6 +58,7 @@ LEAST_CHANGE, MOST_CHANGE = 0.5, 1.5  # In one query
 # Least and largest clip of slopes along the parameters, next to the spread of scores, and its noise. If scores predict little,
 # slopes are long on both sides and the clip is near 1: a smaller clip hides that scores are too long.
 SPREAD_REACH, REACH_AT_1, MAX_REACH, BLURRED = 0.7, 1.2, 3.0, 0.1
+USUAL_SLOPES, USUAL_CURVATURES = (0.5, 2.0), (0.1, 8.0)  # of losses of logits
 CHOICE = 0.03  # Least curvature next to squared slopes at which shared scores are those of choices
 NEAR_KINKS = 150.0  # Product of records and level for each parameter from which class steps end nearer to kinks
 
@@ -71,13 +73,20 @@ def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tu
         classes = (tells_classes(form, scores.fields) or public.has_one_side) and not pulls_away_from_zero(form)
         # The slopes of shared scores with many losses are so long that class steps would be far too short. Curvature from the
         # width of nonsmooth points is no guide if there are many records.
-        alone = not scores.is_shared or public.smoothness >= CHOICE * public.lipschitz**2
+        alone = not scores.is_shared or public.smoothness * loss_unit(scores, public) >= CHOICE * public.lipschitz**2
         alone = alone or (scores.width > 0 and size * level > NEAR_KINKS * form.basis.shape[1])
         # One second moment describes rows of products badly, unless all slopes have the same sign.
         alone = alone and (public.has_one_side or not scores.has_mixed_products)
         take = descend_for_classes if public.is_lipschitz and classes and alone else descend_adaptively
         found.append(take(Fit(PrivateQueries(scores, *seen), public, level, size, rounds), form))
     return np.sum([theta for theta, _ in found], axis=0), max((noise for _, noise in found), key=np.linalg.norm)
+
+
+def loss_unit(scores: LinearScores, public: PublicFacts) -> float:
+    """Return the unit of losses, 1 for usual slopes far away; slopes add up if scores share parameters, unlike curvatures."""
+    several = scores.is_shared or scores.monomials is not None
+    found, (least, most) = (public.smoothness, USUAL_CURVATURES) if several else (public.lipschitz, USUAL_SLOPES)
+    return 1.0 if least <= found < most else found
 
 
 def descend_for_classes(fit: Fit, form: LossForm) -> tuple[Array, Array]:
@@ -142,7 +151,9 @@ class ClassDescent:
         # No gradient is longer than that of the longest row.
         self.clip = min(part * public.slope, queries.privacy.most * public.lipschitz * longest / self.unit)
         self.noise = self.unit * queries.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
-        step = MAX_STEP / max(min(wider, near) * public.smoothness, public.lipschitz**2 / 4)
+        step = MAX_STEP / max(
+            min(wider, near) * public.smoothness, public.lipschitz**2 / 4 / loss_unit(queries.scores, public)
+        )
         moved = MOVED * (1 + noisy / self.many)
         for _ in range(32):  # Curvature damps noise, and damps more noise for longer steps
             left = metric.signal / (1 + 2 * CURVED * self.rounds * public.curvature * step * metric.signal)
@@ -249,13 +260,14 @@ def length_factor(
 ) -> float:
     """Return a factor for the parameters, by a Kalman filter of noisy slopes along them; `spread` is the RMS of the scores."""
     queries, level, bend = fit.queries, fit.level_of(LENGTHS_SHARE / LENGTH_QUERIES), fit.size * fit.public.curvature
+    unit = loss_unit(queries.scores, fit.public)
     found, variance, columns = 1.0, LENGTH_DEVIATION**2, np.trace(queries.scores.projection)
     if not spread > 0:
         return 1.0
     # The curvature of logistic losses at normal scores; each of many classes has a part of it.
     flatter = math.pi / 4 * spread**2 / (1 + columns)
-    sharp = bend * spread / (1 + flatter) ** 1.5 * level / queries.sum_sensitivity(1.0, 2.0)
-    reach = spread * min(max(SPREAD_REACH, REACH_AT_1 / max(spread, 1.0), BLURRED * sharp), MAX_REACH)
+    sharp = bend * spread / (1 + flatter) ** 1.5 * level / queries.sum_sensitivity(unit, 2.0)
+    reach = spread * unit * min(max(SPREAD_REACH, REACH_AT_1 / max(spread, 1.0), BLURRED * sharp), MAX_REACH)
     noise = queries.sum_sensitivity(reach, 2.0) / level
     for _ in range(LENGTH_QUERIES):
         answer = queries.query(table * found, cap=reach * found, along_level=level)

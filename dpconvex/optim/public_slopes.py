@@ -339,7 +339,7 @@ def facts_near(
     least_bent = min(np.abs(bent).min(initial=math.inf) for bent in every)
     near = np.concatenate([steep[place] for place in places[:3]])
     largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
-    usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
+    usual = bends[0] if 0 < bends[0] < 1e100 else largest
     facts["has_no_curvature"] = bends[0] == 0
     is_lipschitz = all((steep[place] <= FLAT_RATIO * largest).all() for place in (-FAR_SCORE, FAR_SCORE))
     curvature_varies = not rises and max(bends[:3]) - min(bends[:3]) > 1e-6 * usual

@@ -54,6 +54,21 @@ def test_losses_that_bend_follow_the_units_of_targets(kind, unit):
     assert abs(missed.mean()) <= 0.15
 
 
+@pytest.mark.parametrize("kind", ["logistic", "hinge", "unlike costs"])
+def test_the_unit_of_a_loss_changes_nothing(kind):
+    """Ten times a logistic loss lost two fifths of the gain, and a million times all of it."""
+    bent = (lambda m: cp.pos(1 + m)) if kind == "hinge" else cp.logistic
+
+    def learnt(cost):
+        costs = {1: cost, -1: 0.2 * cost if kind == "unlike costs" else cost}
+        found = fit(scored(lambda score, y: costs[y] * bent(-y * score), y=dp.Choice([-1, 1])), DATA)
+        return np.append(found["w"], found["b"])
+
+    usual = learnt(1.0)
+    for cost in (1e-4, 7.0, 50.0, 1e6):
+        np.testing.assert_allclose(learnt(cost), usual, rtol=1e-3, atol=1e-3)
+
+
 def test_a_solver_is_not_believed_that_nothing_satisfies_no_constraints():
     data, asymmetric = {"x": X, "y": 1e5 * (TARGETS + 4)}, BENT["expectiles"]
     found = dp.solve_without_privacy(scored(asymmetric, y=dp.Box(0, 8e5)), data)
