@@ -203,14 +203,14 @@ class NewtonStep:
         With counts, the error includes the sum of what the clip cuts; otherwise it is that of the noise.
         """
         most = self.queries.privacy.most
-        usual, wide = math.sqrt(self.onto.shape[1] * most / self.number), self.usual_length
+        wide, row = self.usual_length, self.usual_length / self.public.slope
         self.shorten_rare(wide / 2)
         clip = self.vector_length("gradients", length_level, wide, ROOM if self.is_steep else NARROW_ROOM)
         most_long = self.longest_row * self.public.lipschitz * most
         clip = min(clip * ROOM / NARROW_ROOM if LONG_GRADIENT * clip < most_long < math.inf else clip, most_long)
         clip, cut, level = self.widened_clip(clip, level) if counts else (clip, 0.0, level)
         self.shorten_rare(0.85 * clip)
-        found = self.queries.query(self.table, clip / usual, usual, level).gradient
+        found = self.queries.query(self.table, clip / row, row, level).gradient
         noise = (self.queries.sensitivity * clip / level) ** 2 * self.longer_units @ self.longer_units.T
         return self.longer_units @ self.onto.T @ found.T.ravel(), clip, noise + cut**2 * np.eye(len(noise))
 

@@ -3,7 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from adaptive_learners import DATA, SCORES, SIGNS, SIZE, SLOPES, TARGETS, X, fit, linear, logistic, scored, small
+from adaptive_learners import ADD, DATA, SCORES, SIGNS, SIZE, SLOPES, TARGETS, X, fit, linear, logistic, scored, small
 from scipy.special import entr, log_softmax
 
 import dpconvex as dp
@@ -67,6 +67,13 @@ def test_the_unit_of_a_loss_changes_nothing(kind):
     usual = learnt(1.0)
     for cost in (1e-4, 7.0, 50.0, 1e6):
         np.testing.assert_allclose(learnt(cost), usual, rtol=1e-3, atol=1e-3)
+
+
+def test_the_unit_of_a_loss_does_not_move_intervals():
+    """Those of a million times a loss were twice as far from 0 as the truth."""
+    learners = (scored(lambda score, y, c=c: c * cp.logistic(-y * score), y=dp.Choice([-1, 1])) for c in (1.0, 1e6))
+    usual, other = (dp.intervals(learner, None, DATA, ADD, size=SIZE, seed=1) for learner in learners)
+    np.testing.assert_allclose([other.lower, other.upper], [usual.lower, usual.upper], rtol=1e-3, atol=1e-3)
 
 
 def test_a_solver_is_not_believed_that_nothing_satisfies_no_constraints():
