@@ -12,7 +12,7 @@ from dpconvex.optim.adaptive_descent import ScoreModel, descend_adaptively
 from dpconvex.optim.constant_models import LabelShares, shared_constants
 from dpconvex.optim.implicit_steps import ImplicitSteps, mean_stiffness, regularize, slopes_of
 from dpconvex.optim.noisy_metrics import constant_direction, row_metric, truncate_rows
-from dpconvex.optim.public_slopes import public_facts
+from dpconvex.optim.public_slopes import USUAL_SLOPES, public_facts
 from dpconvex.optim.row_metrics import constant_part
 from dpconvex.optim.slope_histograms import Fit, PublicFacts
 from dpconvex.sensitivity.loss_form import LossForm
@@ -58,7 +58,7 @@ LEAST_CHANGE, MOST_CHANGE = 0.5, 1.5  # In one query
 # Least and largest clip of slopes along the parameters, next to the spread of scores, and its noise. If scores predict little,
 # slopes are long on both sides and the clip is near 1: a smaller clip hides that scores are too long.
 SPREAD_REACH, REACH_AT_1, MAX_REACH, BLURRED = 0.7, 1.2, 3.0, 0.1
-USUAL_SLOPES, USUAL_CURVATURES = (0.5, 2.0), (0.1, 8.0)  # of losses of logits
+USUAL_CURVATURES = 0.1, 8.0  # of losses of logits
 CHOICE = 0.03  # Least curvature next to squared slopes at which shared scores are those of choices
 NEAR_KINKS = 150.0  # Product of records and level for each parameter from which class steps end nearer to kinks
 

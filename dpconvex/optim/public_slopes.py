@@ -39,6 +39,7 @@ ZERO_SLOPE, ENDLESS = 1e-12, 1 - 1e-6
 # bounds, scores get their own unit.
 RARE, SIDED, NEAR_ZERO, MAX_ASINH, BISECTIONS, USUAL_UNITS = 0.02, 0.1, 1e-3, 21.0, 48, (1 / 16, 16.0)
 POWERS = 0.1, 3.0  # Exponents of distance for slopes that follow a power law, rather than settle or grow as links do
+USUAL_SLOPES = 0.5, 2.0  # Largest slopes of losses in usual units, such as those of logits
 UNIT_RATIO = 4.0  # Ratio of the widths of two columns' scores from which they have different units
 FINITE_PART = 0.9  # Fraction of records with finite losses at the start and one unit of scores away
 MAX_LABELS = 200  # Most labels with shares
@@ -339,7 +340,8 @@ def facts_near(
     least_bent = min(np.abs(bent).min(initial=math.inf) for bent in every)
     near = np.concatenate([steep[place] for place in places[:3]])
     largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
-    usual = bends[0] if 0 < bends[0] < 1e100 else largest
+    flat = 1.0 if USUAL_SLOPES[0] <= largest < USUAL_SLOPES[1] else largest  # in the unit of the loss
+    usual = bends[0] if 0 < bends[0] < 1e100 else flat
     facts["has_no_curvature"] = bends[0] == 0
     is_lipschitz = all((steep[place] <= FLAT_RATIO * largest).all() for place in (-FAR_SCORE, FAR_SCORE))
     curvature_varies = not rises and max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
