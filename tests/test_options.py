@@ -175,7 +175,16 @@ CALLS = {
         *(("expected_shortfall", {"levels": 0}), ("negative_binomial_regression", {"dispersion": 0.0})),
         *(("probit_regression", {"classes": 3}), ("sparse_logistic", {"classes": 3})),
     ),
-    "a split": (beside(dp.split, unit=Y), {"unit": [[1, 2], [3]]}, {"unit": 5.0}, {"seed": -1}, {"test": 1.0}),
+    "a split": (
+        *(
+            beside(dp.split, unit=Y),
+            {"unit": [[1, 2], [3]]},
+            {"unit": 5.0},
+            {"unit": "abc"},
+            {"unit": {"a": 1, "b": 2}},
+        ),
+        *({"seed": -1}, {"test": 1.0}),
+    ),
     "guarantees of a sweep": (lambda given: dp.sweep(LOGISTIC, SIGNED, given), np.ones(2), PURE.epsilon),
     "targets of a schema": (dp.Schema({"age": (0, 1)}, label="cost", label_bounds=(0, 9)).targets, "abc", [[1], [2]]),
     "no records": (

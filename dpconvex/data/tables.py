@@ -175,8 +175,12 @@ def entry_at(column: Any, place: int) -> Any:
         return NotImplemented
 
 
+def is_list(column: Any) -> bool:
+    return hasattr(column, "__len__") and not isinstance(column, str | bytes | Mapping | set | frozenset)
+
+
 def entries(name: str, column: Any) -> Values:
-    if isinstance(column, str | bytes | Mapping | set | frozenset) or not hasattr(column, "__len__"):
+    if not is_list(column):
         raise DomainError(f"column {name!r}: expected a list or an array, not a {type(column).__name__}.")
     if isinstance(column, np.ma.MaskedArray):  # masked entries are missing
         masked, column = np.ma.getmaskarray(column), column.data.astype(object)

@@ -18,7 +18,7 @@ from dpconvex.certificates.integer_noise import perturb
 from dpconvex.data.domains import Box, Choice
 from dpconvex.data.partitions import normalized
 from dpconvex.data.record import Record, columns_of
-from dpconvex.data.tables import text_of
+from dpconvex.data.tables import is_list, text_of
 from dpconvex.errors import DomainError, warn
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
@@ -219,7 +219,7 @@ def split(
     whole(0).or_none.check("split", seed=seed)
     one_of(ADJACENCIES).check("split", adjacency=adjacency)
     count = unit if is_whole(unit, 2) else None
-    several = count or (getattr(unit, "ndim", 1) == 1 and hasattr(unit, "__len__") and len(unit) > 1)
+    several = count or (is_list(unit) and getattr(unit, "ndim", 1) == 1 and len(unit) > 1)
     require(several, "split: pass one identifier for each of several records, or their number.")
     if count:
         of, numbers = np.arange(count), np.random.default_rng(seed).random(count)
