@@ -47,10 +47,8 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
         if isinstance(leaf, Tail):
             more = failure_delta(leaf.probability, WITHIN)
         elif isinstance(leaf, Pure | Approximate):  # Laplace noise at the corner of randomised response
-            kind, scale = (
-                da.LaplaceDpEvent,
-                2 * math.log1p(math.expm1(min(leaf.epsilon, 700.0)) / 2) * (1 + BOUND_SLACK),
-            )
+            kind, scale = da.LaplaceDpEvent, 2 * math.log1p(math.expm1(min(leaf.epsilon, 700.0)) / 2)
+            scale *= 1 + BOUND_SLACK
         else:
             kind, (scale, more) = da.GaussianDpEvent, leaf.level()
         lost += more

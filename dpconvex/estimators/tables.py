@@ -145,7 +145,7 @@ class SchemaEncoder(TableTransformer):
 
     Examples
     --------
-    >>> from dpconvex.data.schema import Schema, check_inside
+    >>> from dpconvex.data.schema import Schema
     >>> encoder = SchemaEncoder(Schema({"age": (0, 100), "weight": (0, 200)}, "sick", [0, 1]))
     >>> encoder.fit_transform({"age": [0, 50], "weight": [200, 100]}).round(3)
     array([[-0.707,  0.707],

@@ -12,9 +12,9 @@ from dpconvex.optim.adaptive_descent import ScoreModel, descend_adaptively
 from dpconvex.optim.constant_models import LabelShares, shared_constants
 from dpconvex.optim.implicit_steps import ImplicitSteps, mean_stiffness, regularize, slopes_of
 from dpconvex.optim.noisy_metrics import constant_direction, row_metric, truncate_rows
-from dpconvex.optim.public_slopes import USUAL_SLOPES, public_facts
+from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.row_metrics import constant_part
-from dpconvex.optim.slope_histograms import Fit, PublicFacts
+from dpconvex.optim.slope_histograms import Fit, PublicFacts, unit_like
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls_away_from_zero
 from dpconvex.sensitivity.regularizer import ridge_of
@@ -85,8 +85,7 @@ def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tu
 def loss_unit(scores: LinearScores, public: PublicFacts) -> float:
     """Return the unit of losses, 1 for usual slopes far away; slopes add up if scores share parameters, unlike curvatures."""
     several = scores.is_shared or scores.monomials is not None
-    found, (least, most) = (public.smoothness, USUAL_CURVATURES) if several else (public.lipschitz, USUAL_SLOPES)
-    return 1.0 if least <= found < most else found
+    return unit_like(public.smoothness, USUAL_CURVATURES) if several else unit_like(public.lipschitz)
 
 
 def descend_for_classes(fit: Fit, form: LossForm) -> tuple[Array, Array]:
@@ -151,9 +150,8 @@ class ClassDescent:
         # No gradient is longer than that of the longest row.
         self.clip = min(part * public.slope, queries.privacy.most * public.lipschitz * longest / self.unit)
         self.noise = self.unit * queries.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
-        step = MAX_STEP / max(
-            min(wider, near) * public.smoothness, public.lipschitz**2 / 4 / loss_unit(queries.scores, public)
-        )
+        farther = public.lipschitz**2 / 4 / loss_unit(queries.scores, public)
+        step = MAX_STEP / max(min(wider, near) * public.smoothness, farther)
         moved = MOVED * (1 + noisy / self.many)
         for _ in range(32):  # Curvature damps noise, and damps more noise for longer steps
             left = metric.signal / (1 + 2 * CURVED * self.rounds * public.curvature * step * metric.signal)
@@ -290,10 +288,8 @@ def balance_constants(fit: Fit, table: Array, spread: float, ridge: Array, pull:
     assert public.of_labels is not None
     table, most = table.copy(), public.lipschitz * math.sqrt(queries.privacy.most)
     margin = float(public.of_labels(np.zeros(table.shape[1]))[0].mean()) / public.slope
-    curved, variance = (
-        public.lipschitz / 2 / (margin + spread) + ridge,
-        (PRIOR_DEVIATION * margin) ** 2 * np.ones_like(ridge),
-    )
+    curved = public.lipschitz / 2 / (margin + spread) + ridge
+    variance = (PRIOR_DEVIATION * margin) ** 2 * np.ones_like(ridge)
     noise = queries.sensitivity * most / (level * size)
     queries.set_metric(np.eye(len(table))[-1:] / queries.constant)
     for _ in range(LENGTH_QUERIES):

@@ -14,7 +14,7 @@ from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.plans import has_domain, has_nonsmooth_loss
 from dpconvex.optim.constant_first import are_separate, loss_directions
 from dpconvex.optim.row_metrics import DomainMetric, records_of_domain
-from dpconvex.optim.slope_histograms import LINKED, LOPSIDED, PublicFacts, are_lopsided
+from dpconvex.optim.slope_histograms import LINKED, LOPSIDED, PublicFacts, are_lopsided, unit_like
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sums.engine import Block, RecordSums
 from dpconvex.sums.exact_sums import derivative_along
@@ -39,7 +39,6 @@ ZERO_SLOPE, ENDLESS = 1e-12, 1 - 1e-6
 # bounds, scores get their own unit.
 RARE, SIDED, NEAR_ZERO, MAX_ASINH, BISECTIONS, USUAL_UNITS = 0.02, 0.1, 1e-3, 21.0, 48, (1 / 16, 16.0)
 POWERS = 0.1, 3.0  # Exponents of distance for slopes that follow a power law, rather than settle or grow as links do
-USUAL_SLOPES = 0.5, 2.0  # Largest slopes of losses in usual units, such as those of logits
 UNIT_RATIO = 4.0  # Ratio of the widths of two columns' scores from which they have different units
 FINITE_PART = 0.9  # Fraction of records with finite losses at the start and one unit of scores away
 MAX_LABELS = 200  # Most labels with shares
@@ -340,8 +339,7 @@ def facts_near(
     least_bent = min(np.abs(bent).min(initial=math.inf) for bent in every)
     near = np.concatenate([steep[place] for place in places[:3]])
     largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
-    flat = 1.0 if USUAL_SLOPES[0] <= largest < USUAL_SLOPES[1] else largest  # in the unit of the loss
-    usual = bends[0] if 0 < bends[0] < 1e100 else flat
+    usual = bends[0] if 0 < bends[0] < 1e100 else unit_like(largest)
     facts["has_no_curvature"] = bends[0] == 0
     is_lipschitz = all((steep[place] <= FLAT_RATIO * largest).all() for place in (-FAR_SCORE, FAR_SCORE))
     curvature_varies = not rises and max(bends[:3]) - min(bends[:3]) > 1e-6 * usual

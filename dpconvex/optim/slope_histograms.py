@@ -36,6 +36,12 @@ FEW_RECORDS = 5.0  # Records for each feature and unit of the level
 # People for each parameter and unit of the level from which noise hides no rare rows; from which rows are clipped at more than
 # their root mean square, and the largest factor.
 MANY_RECORDS, LONGER_ROWS, LONGEST_ROWS = 500.0, 50.0, 16.0
+USUAL_SLOPES = 0.5, 2.0  # Largest slopes of losses in usual units, such as those of logits
+
+
+def unit_like(found: float, usual: tuple[float, float] = USUAL_SLOPES) -> float:
+    """Return the unit of a loss by one of its slopes or curvatures: 1 if this is usual, and otherwise this number."""
+    return 1.0 if usual[0] <= found < usual[1] else found
 
 
 def are_lopsided(longest: tuple[Any, ...], times: float) -> bool:

@@ -139,9 +139,9 @@ def claims(privacy: Privacy, risks: Sequence[tuple[float, float]], lines: Sequen
     head = ["wrongly suspected, of those who are not in the data", "found at most, of those who are"]
     found = [(f"{100 * a:g} of 100", f"{upward(100 * (1 - missed), 3)} of 100") for a, missed in risks]
     asked = (
-        f"Suppose somebody tries to tell from the model whether one {unit} is in the data, with all the skill there is"
+        f"Suppose somebody tries to tell from the model whether one {unit} is in the data, with all the skill there is:"
     )
-    parts = [f"<p>{asked}:</p>", table(head, found)] if risks else []
+    parts = [f"<p>{asked}</p>", table(head, found)] if risks else []
     parts.append(f"<p><b>Protected</b> are the records of one {unit}, as declared:</p>")
     return "\n".join([*parts, table(["", ""], [line for line in lines if line[0] in UNIT_LINE])])
 
